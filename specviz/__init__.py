@@ -1,0 +1,3 @@
+"""specviz: see speculative decoding."""
+
+__version__ = "0.1.0"

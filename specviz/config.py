@@ -1,0 +1,124 @@
+"""Every setting of a run, frozen and validated once.
+
+Owns: names, defaults and legal ranges of all settings. Must not know models, tensors or any face; a
+face builds a `RunConfig` and hands it on, and nobody checks a range again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from specviz.errors import ConfigError
+
+DraftLen = int | Literal["auto"]
+MAX_DRAFT_LEN = 32
+MAX_NEW_TOKENS = 8192
+MAX_PROMPT_CHARS = 200_000
+MAX_STOP_STRINGS = 16
+MAX_SEED = 2**63 - 1
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+NUMERICS = ("exact", "fast")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The settings of one run. They hold for the baseline and for both sides of speculation alike.
+
+    `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 switch the filter off. `draft_len` is the most
+    tokens a step may draft, or "auto". `seed` None draws a fresh seed for the run. `target` and
+    `drafts` are names of the catalog, Hub ids or paths; what they mean is known to `models` alone.
+
+    Raises:
+        ConfigError: a value out of range; the sentence names it and the legal range.
+    """
+
+    prompt: str = ""
+    target: str = ""
+    drafts: tuple[str, ...] = ()
+    draft_len: DraftLen = 4
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    min_new_tokens: int = 0
+    max_new_tokens: int = 128
+    seed: int | None = None
+    raw: bool = False
+    baseline: bool = True
+    dtype: str = "auto"
+    device: str = "auto"
+    numerics: str = "exact"
+
+    def __post_init__(self) -> None:
+        _within("temperature", self.temperature, 0.0, 10.0)
+        _within("top-k", self.top_k, 0, 1_000_000, whole=True)
+        _within("top-p", self.top_p, 0.0, 1.0)
+        if self.top_p == 0:
+            raise ConfigError("top-p is 0, but must be above 0 and at most 1; 1 switches it off.")
+        _within("repetition penalty", self.repetition_penalty, 0.1, 10.0)
+        _within("maximum of new tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS, whole=True)
+        _within("minimum of new tokens", self.min_new_tokens, 0, self.max_new_tokens, whole=True)
+        if self.draft_len != "auto":
+            _within("draft length", self.draft_len, 1, MAX_DRAFT_LEN, whole=True, otherwise=' or "auto"')
+        if self.seed is not None:
+            _within("seed", self.seed, 0, MAX_SEED, whole=True)
+        _one_of("dtype", self.dtype, DTYPES)
+        _one_of("numerics", self.numerics, NUMERICS)
+        self._check_texts()
+
+    def _check_texts(self) -> None:
+        if len(self.prompt) > MAX_PROMPT_CHARS:
+            raise ConfigError(
+                f"The prompt has {len(self.prompt):,} characters; at most {MAX_PROMPT_CHARS:,} are allowed."
+            )
+        if len(self.stop) > MAX_STOP_STRINGS or any(not stop for stop in self.stop):
+            raise ConfigError(f"Give at most {MAX_STOP_STRINGS} stop strings, none of them empty.")
+
+    def to_json(self) -> dict[str, Any]:
+        """All settings as plain JSON values, keyed by field name."""
+        return {**dataclasses.asdict(self), "drafts": list(self.drafts), "stop": list(self.stop)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RunConfig:
+        """The inverse of `to_json`.
+
+        Raises:
+            ConfigError: an unknown setting, a wrong type, or a value out of range.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(data) - known)
+        if unknown:
+            raise ConfigError(f"Unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}.")
+        lists = {name: _strings(name, data[name]) for name in ("drafts", "stop") if name in data}
+        for name in ("prompt", "target", "dtype", "device", "numerics"):
+            if not isinstance(data.get(name, ""), str):
+                raise ConfigError(f"{name} must be a text.")
+        for name in ("ignore_eos", "raw", "baseline"):
+            if not isinstance(data.get(name, False), bool):
+                raise ConfigError(f"{name} must be true or false.")
+        return cls(**{**data, **lists})
+
+
+def _strings(name: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"{name} must be a list of texts.")
+    return tuple(value)
+
+
+def _within(
+    name: str, value: object, low: float, high: float, *, whole: bool = False, otherwise: str = ""
+) -> None:
+    legal_type = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not legal_type or not math.isfinite(value) or not low <= value <= high:  # type: ignore[operator, arg-type]
+        kind = "a whole number" if whole else "a number"
+        raise ConfigError(f"{name} is {value!r}, but must be {kind} from {low:,} to {high:,}{otherwise}.")
+
+
+def _one_of(name: str, value: object, legal: tuple[str, ...]) -> None:
+    if value not in legal:
+        raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(legal)}.")

@@ -1,0 +1,339 @@
+"""What happened: plain values for every drafted node, trial and draw, and their one JSON form.
+
+Owns: `Trial`, `Site`, `Node`, `FinalDraw`, `Step`, `RunStarted`, `RunFinished`, `Trace`. A recorded trace
+and a live run are the same thing to everything above the engine. Must not know tensors, models or
+text: a token is an int id, and only a kept trace carries a table from id to bytes, so that a replay
+needs no tokenizer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from specviz.errors import TraceError
+
+FORMAT = "specviz-trace"
+VERSION = 1
+MAX_TRACE_BYTES = 64 * 2**20
+ROOT = -1
+
+Lane = Literal["speculative", "baseline"]
+Verdict = Literal["accepted", "rejected", "untested"]
+FinalKind = Literal["corrected", "bonus", "plain"]
+StopReason = Literal["eos", "stop", "length", "context", "cancelled", "error"]
+Candidates: TypeAlias = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One throw for one proposal: accepted exactly when `u * row < cur` (Leviathan et al. 2211.17192, §2.3).
+
+    `p_target` is the target's probability of the token, `cur` what was left of it when this proposal was
+    tried (equal to `p_target` at a site's first trial), `row` the probability the draft drew it with,
+    `u` the uniform draw in [0, 1). `overlap` is Σ min(cur, row), the chance a proposal from this row had.
+    `rank` counts from 1 in the target's order.
+    """
+
+    node: int
+    proposer: int
+    p_target: float
+    cur: float
+    row: float
+    u: float
+    overlap: float
+    rank: int
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place where the next token was decided: after the root path that ends in `node` (`ROOT`: none).
+
+    The three tops are (id, probability), best first: of the target and of the first proposal's row, both
+    at the run's temperature (at temperature 0 as at 1, for the eye; the rule itself used one-hot rows),
+    and of the residual from which the final token was drawn (empty where a proposal was accepted).
+    `top2_gap` is the target's best logit less its second, after penalties.
+    """
+
+    node: int
+    trials: tuple[Trial, ...]
+    p_top: Candidates
+    q_top: Candidates
+    residual_top: Candidates
+    top2_gap: float
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One drafted token of a step's tree. `parent` is an index into the step's nodes, or `ROOT`."""
+
+    token_id: int
+    parent: int
+    depth: int
+    verdict: Verdict
+    proposers: tuple[int, ...]
+    q_draft: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinalDraw:
+    """The target's own token at the end of a pass: drawn from what the rejected rows left of p_target.
+
+    The token is the one whose interval [low, high) of the cumulative residual holds `u`. `mass` is
+    Σ max(0, cur − row) of the last rejection before it was normalised, 1 where nothing was rejected.
+    """
+
+    token_id: int
+    kind: FinalKind
+    u: float
+    low: float
+    high: float
+    mass: float
+    p_target: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One draft-then-verify pass of one lane. Plain decoding is a step without nodes.
+
+    `start` new tokens stood before this step and `emitted` ids came with it: the accepted path, then the
+    final draw (None where a stop condition met inside the path). Seconds are of the lane's own clock:
+    from resume to yield; `clock_s` is its reading after this step, the prompt pass excluded.
+    """
+
+    lane: Lane
+    index: int
+    start: int
+    draft_len: int
+    nodes: tuple[Node, ...]
+    sites: tuple[Site, ...]
+    final: FinalDraw | None
+    emitted: tuple[int, ...]
+    draft_s: float
+    verify_s: float
+    total_s: float
+    clock_s: float
+
+    @property
+    def num_drafted(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def num_tested(self) -> int:
+        return sum(node.verdict != "untested" for node in self.nodes)
+
+    @property
+    def num_accepted(self) -> int:
+        return sum(node.verdict == "accepted" for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The prompt pass of a lane is over (all prompt tokens but the last were fed; nothing was emitted).
+
+    `proposers` names the draft sources; trials and nodes refer to them by index. `bit_exact` says whether a
+    block's logits equal single passes bit for bit here, or to rounding. `pass_times` are (block size,
+    seconds) of one target pass, measured at load.
+    """
+
+    lane: Lane
+    prompt_ids: tuple[int, ...]
+    target: str
+    proposers: tuple[str, ...]
+    seed: int
+    dtype: str
+    device: str
+    bit_exact: bool
+    prefill_s: float
+    pass_times: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """The lane's end. `message` is the sentence of an error, empty otherwise."""
+
+    lane: Lane
+    reason: StopReason
+    num_tokens: int
+    decode_s: float
+    message: str = ""
+
+
+Event: TypeAlias = RunStarted | Step | RunFinished
+_EVENTS: dict[str, type] = {"started": RunStarted, "step": Step, "finished": RunFinished}
+_EVENT_NAMES = {cls: name for name, cls in _EVENTS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The bytes of one token; `special` ones (end of text, chat marks) are no part of the plain text."""
+
+    data: bytes
+    special: bool = False
+
+
+@dataclass
+class Trace:
+    """All events of a run in order, with its settings and the bytes of every id it uses."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    pieces: dict[int, Piece] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def started(self, lane: Lane) -> RunStarted | None:
+        return next((e for e in self.events if isinstance(e, RunStarted) and e.lane == lane), None)
+
+    def finished(self, lane: Lane) -> RunFinished | None:
+        return next((e for e in self.events if isinstance(e, RunFinished) and e.lane == lane), None)
+
+    def steps(self, lane: Lane) -> list[Step]:
+        return [event for event in self.events if isinstance(event, Step) and event.lane == lane]
+
+    def token_ids(self, lane: Lane) -> list[int]:
+        """All emitted ids of a lane, in order."""
+        return [token_id for step in self.steps(lane) for token_id in step.emitted]
+
+    def ids_used(self) -> set[int]:
+        """Every id that a replay may have to show, tops included."""
+        ids: set[int] = set()
+        for event in self.events:
+            if isinstance(event, RunStarted):
+                ids.update(event.prompt_ids)
+            elif isinstance(event, Step):
+                ids.update(event_ids(event))
+        return ids
+
+    def to_json(self) -> str:
+        """The trace as one JSON document; `from_json` gives an equal trace back."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "versions": self.versions,
+                "config": self.config,
+                "pieces": {str(i): [p.data.hex(), p.special] for i, p in sorted(self.pieces.items())},
+                "events": [event_to_json(event) for event in self.events],
+            },
+            separators=(",", ":"),
+            allow_nan=False,
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Trace:
+        """Read a trace that may come from anywhere.
+
+        Raises:
+            TraceError: too large, no JSON, another program's file, an unknown version, or a value out of
+                place; the sentence says which.
+        """
+        if len(text) > MAX_TRACE_BYTES:
+            raise TraceError(f"The trace is larger than {MAX_TRACE_BYTES // 2**20} MB.")
+        try:
+            data = json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"The file is not JSON: {error}.") from None
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise TraceError("The file is JSON, but not a specviz trace.")
+        if data.get("version") != VERSION:
+            raise TraceError(f"The trace has version {data.get('version')!r}; this program reads {VERSION}.")
+        try:
+            trace = cls(
+                config=_parse(dict[str, Any], data["config"], "config"),
+                versions=_parse(dict[str, str], data["versions"], "versions"),
+                pieces={int(key): _parse_piece(value) for key, value in data["pieces"].items()},
+                events=[event_from_json(event) for event in data["events"]],
+            )
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise TraceError(f"The trace is damaged: {error}.") from None
+        _check_structure(trace)
+        return trace
+
+
+def event_ids(step: Step) -> set[int]:
+    """Every token id that a step mentions."""
+    ids = set(step.emitted) | {node.token_id for node in step.nodes}
+    if step.final is not None:
+        ids.add(step.final.token_id)
+    for site in step.sites:
+        ids.update(token_id for top in (site.p_top, site.q_top, site.residual_top) for token_id, _ in top)
+    return ids
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """One event as plain JSON values, told apart by its key `event`."""
+    return {"event": _EVENT_NAMES[type(event)], **dataclasses.asdict(event)}
+
+
+def event_from_json(data: object) -> Event:
+    """The inverse of `event_to_json`.
+
+    Raises:
+        TraceError: an unknown event, or a field missing, unknown or of the wrong type.
+    """
+    if not isinstance(data, dict) or data.get("event") not in _EVENTS:
+        raise TraceError("The trace is damaged: an event of no known kind.")
+    fields = {name: value for name, value in data.items() if name != "event"}
+    event: Event = _parse(_EVENTS[data["event"]], fields, str(data["event"]))
+    return event
+
+
+def _parse_piece(value: Any) -> Piece:
+    data, special = value
+    return Piece(bytes.fromhex(data), _parse(bool, special, "special"))
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number")
+
+
+def _parse(kind: Any, value: Any, where: str) -> Any:
+    """Read a JSON value as the annotated type `kind`, strictly; the types above are the schema."""
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _parse_dataclass(kind, value, where)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and isinstance(value, list):
+        if arguments[-1] is Ellipsis:
+            return tuple(_parse(arguments[0], item, where) for item in value)
+        if len(arguments) == len(value):
+            return tuple(_parse(k, item, where) for k, item in zip(arguments, value, strict=True))
+    elif origin is Literal and value in arguments:
+        return value
+    elif origin in (typing.Union, types.UnionType):
+        return None if value is None else _parse(arguments[0], value, where)
+    elif origin is dict and isinstance(value, dict):
+        return {key: _parse(arguments[1], item, where) for key, item in value.items()}
+    elif kind is Any or (type(value) is kind and kind is not float):
+        return value
+    elif kind is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    raise TraceError(f"The trace is damaged: {where} is {str(value)[:40]!r}.")
+
+
+def _parse_dataclass(cls: type, value: Any, where: str) -> Any:
+    hints = typing.get_type_hints(cls)
+    if not isinstance(value, dict) or set(value) - set(hints):
+        raise TraceError(f"The trace is damaged: {where} has fields it should not have.")
+    return cls(**{name: _parse(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+def _check_structure(trace: Trace) -> None:
+    """Refuse what is well-typed but impossible, so that no reader above has to."""
+    for event in trace.events:
+        if isinstance(event, Step):
+            for index, node in enumerate(event.nodes):
+                parent_depth = event.nodes[node.parent].depth if 0 <= node.parent < index else 0
+                if not ROOT <= node.parent < index or node.depth != parent_depth + 1:
+                    raise TraceError(f"The trace is damaged: step {event.index} is not a tree.")
+            places = [site.node for site in event.sites] + [t.node for s in event.sites for t in s.trials]
+            if any(not ROOT <= place < len(event.nodes) for place in places):
+                raise TraceError(f"The trace is damaged: step {event.index} names a node it has not.")
+    if missing := trace.ids_used() - set(trace.pieces):
+        raise TraceError(f"The trace is damaged: no bytes for token id {min(missing)}.")
