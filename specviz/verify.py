@@ -1,0 +1,185 @@
+"""The accept rule: one walk down one token tree, for every kind of draft.
+
+Owns: `TokenTree`, `Proposal` and the rule. Must not know models, caches, text, stop conditions or what a
+trace looks like. A chain is a tree with one child each; greedy decoding is rows that are one-hot. There
+is no other place in the project that decides acceptance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specviz.sampling import draw, uniform
+
+ROOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One trial to be made: `node` was drawn from `row` (shape (vocab,)) by source number `proposer`."""
+
+    node: int
+    row: Tensor
+    proposer: int = 0
+
+
+@dataclass
+class TokenTree:
+    """Drafted tokens as a tree, with every proposal in the order in which it was drawn.
+
+    `parents[i] < i` is a node's parent, `ROOT` for the children of the last committed token. A token proposed
+    twice under one parent is one node (one row of the forward pass) and two proposals (two trials).
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    proposals: list[Proposal] = field(default_factory=list)
+
+    def add(self, token_id: int, parent: int, row: Tensor, proposer: int = 0) -> int:
+        """Add one proposal and return its node: a new one, or the sibling that holds the same token."""
+        node = self.child(parent, token_id)
+        if node is None:
+            node = len(self.token_ids)
+            self.token_ids.append(token_id)
+            self.parents.append(parent)
+        self.proposals.append(Proposal(node, row, proposer))
+        return node
+
+    def child(self, parent: int, token_id: int) -> int | None:
+        """The child of `parent` that holds the token, if there is one."""
+        pairs = enumerate(zip(self.parents, self.token_ids, strict=True))
+        return next((node for node, pair in pairs if pair == (parent, token_id)), None)
+
+    def path(self, node: int) -> list[int]:
+        """Token ids from the root to `node`, itself included; empty for `ROOT`."""
+        ids: list[int] = []
+        while node != ROOT:
+            ids.append(self.token_ids[node])
+            node = self.parents[node]
+        return ids[::-1]
+
+    def depths(self) -> list[int]:
+        """Depth of each node; a child of the root has depth 1."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return depths
+
+    def proposals_under(self, parent: int) -> Iterator[Proposal]:
+        """The proposals for the children of `parent`, in the order drawn."""
+        return (p for p in self.proposals if self.parents[p.node] == parent)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Throw:
+    """One trial as it went: `cur` is the token's probability when it was tried, `overlap` Σ min(cur, row)."""
+
+    proposal: Proposal
+    cur: float
+    row: float
+    u: float
+    overlap: float
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What happened behind `node`: its throws, and what was left (shape (vocab,)) after the last of them."""
+
+    node: int
+    throws: tuple[Throw, ...]
+    left: Tensor
+    mass: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The target's own token, with the interval [low, high) that held `u`."""
+
+    token_id: int
+    u: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The accepted path (node indices, root side first), each decision on it, and the final draw.
+
+    `final` is None where a stop condition met inside the path.
+    """
+
+    path: tuple[int, ...]
+    decisions: tuple[Decision, ...]
+    final: Drawn | None
+
+
+def verify(
+    tree: TokenTree,
+    p_rows: Tensor,
+    generator: torch.Generator,
+    stops: Callable[[int], bool] = lambda _: False,
+) -> Walk:
+    """Walk down the tree: at each node try its proposals in order, follow the accepted one, else draw.
+
+    The output has exactly the law of `p_rows`: speculative sampling (Leviathan et al. 2211.17192, Alg. 1 and
+    App. A.1) for a chain, multi-step speculative sampling (Miao et al. 2305.09781, Alg. 2) for a tree.
+
+    Args:
+        tree: the draft, each proposal with the row it was drawn from.
+        p_rows: target probabilities of shape (1 + nodes, vocab): row 0 behind the root, row i + 1 behind node i.
+        generator: the lane's own; each throw and the final draw take one fresh uniform.
+        stops: told every accepted token in order; true ends the walk behind that token.
+    """
+    path: list[int] = []
+    decisions: list[Decision] = []
+    while True:
+        node = path[-1] if path else ROOT
+        decision, chosen = _decide(tree, node, p_rows[node + 1], generator)
+        decisions.append(decision)
+        if chosen is None:
+            u = uniform(generator)
+            return Walk(tuple(path), tuple(decisions), Drawn(*_drawn(decision.left, u)))
+        path.append(chosen)
+        if stops(tree.token_ids[chosen]):
+            return Walk(tuple(path), tuple(decisions), None)
+
+
+def _drawn(row: Tensor, u: float) -> tuple[int, float, float, float]:
+    token_id, low, high = draw(row, u)
+    return token_id, u, low, high
+
+
+def _decide(
+    tree: TokenTree, node: int, p_row: Tensor, generator: torch.Generator
+) -> tuple[Decision, int | None]:
+    """Try the proposals behind `node`: accept x with probability min(1, cur[x] / row[x])."""
+    cur, mass = p_row, 1.0
+    throws: list[Throw] = []
+    for proposal in tree.proposals_under(node):
+        token_id, row = tree.token_ids[proposal.node], proposal.row
+        u, p_token, q_token = uniform(generator), float(cur[token_id]), float(row[token_id])
+        accepted = u * q_token < p_token
+        overlap = float(torch.minimum(cur, row).sum())
+        throws.append(Throw(proposal, p_token, q_token, u, overlap, accepted))
+        if accepted:
+            return Decision(node, tuple(throws), cur, mass), proposal.node
+        cur, mass = residual(cur, row)
+    return Decision(node, tuple(throws), cur, mass), None
+
+
+def residual(cur: Tensor, row: Tensor) -> tuple[Tensor, float]:
+    """norm(max(0, cur − row)) and its mass before normalising (Leviathan et al. 2211.17192, §2.3).
+
+    Two equal rows leave nothing; rounding may then still have rejected, and what stood before is kept.
+    """
+    left = torch.clamp(cur - row, min=0)
+    mass = float(left.sum())
+    return (left / mass, mass) if mass > 0 else (cur, mass)
