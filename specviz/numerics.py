@@ -92,7 +92,7 @@ def _probe(linear: nn.Linear, packed: PackedLinear) -> tuple[bool, bool]:
 
 
 def exact_attention(
-    module: nn.Module,
+    _module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,

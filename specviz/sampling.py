@@ -35,10 +35,9 @@ class Sampler:
     ) -> None:
         self.config = config
         self.vocab_size = vocab_size
+        self.device = torch.device(device)
         self.num_new = 0
-        self._eos = torch.tensor(
-            sorted(i for i in eos_ids if i < vocab_size), dtype=torch.long, device=device
-        )
+        self._eos = torch.tensor(sorted(i for i in eos_ids if i < vocab_size), dtype=torch.long, device=device)
         self._seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
         self._mark(prompt_ids)
 
@@ -98,6 +97,13 @@ class Sampler:
     def confidence(self, shaped: Tensor, rows: Tensor) -> Tensor:
         """Rows to show to people: those drawn from, or at temperature 0 the softmax, not a one-hot."""
         return torch.softmax(shaped, dim=-1) if self.config.temperature == 0 else rows
+
+
+def one_hot(token_id: int, sampler: Sampler) -> Tensor:
+    """The row of a choice made without chance, shape (vocab,)."""
+    row = torch.zeros(sampler.vocab_size, device=sampler.device)
+    row[token_id] = 1.0
+    return row
 
 
 def nucleus(rows: Tensor, top_p: float) -> Tensor:

@@ -9,8 +9,9 @@ needs no tokenizer.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-import math
+import sys
 import types
 import typing
 from dataclasses import dataclass, field
@@ -71,7 +72,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One drafted token of a step's tree. `parent` is an index into the step's nodes, or `ROOT`."""
+    """One drafted token of a step's tree. `parent` is an index into the step's nodes, or `ROOT`.
+
+    `q_draft` is the first proposer's own probability of the token: at temperature 0 as at 1, and 1 for copies.
+    """
 
     token_id: int
     parent: int
@@ -243,7 +247,8 @@ class Trace:
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise TraceError("The file is JSON, but not a specviz trace.")
         if data.get("version") != VERSION:
-            raise TraceError(f"The trace has version {data.get('version')!r}; this program reads {VERSION}.")
+            version = str(data.get("version"))[:40]
+            raise TraceError(f"The trace has version {version}; this program reads {VERSION}.")
         try:
             trace = cls(
                 config=_parse(dict[str, Any], data["config"], "config"),
@@ -278,7 +283,7 @@ def event_from_json(data: object) -> Event:
     Raises:
         TraceError: an unknown event, or a field missing, unknown or of the wrong type.
     """
-    if not isinstance(data, dict) or data.get("event") not in _EVENTS:
+    if not isinstance(data, dict) or data.get("event") not in list(_EVENTS):  # may be unhashable
         raise TraceError("The trace is damaged: an event of no known kind.")
     fields = {name: value for name, value in data.items() if name != "event"}
     event: Event = _parse(_EVENTS[data["event"]], fields, str(data["event"]))
@@ -312,28 +317,45 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
         return {key: _parse(arguments[1], item, where) for key, item in value.items()}
     elif kind is Any or (type(value) is kind and kind is not float):
         return value
-    elif kind is float and type(value) in (int, float) and math.isfinite(value):
+    elif kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
         return float(value)
     raise TraceError(f"The trace is damaged: {where} is {str(value)[:40]!r}.")
 
 
 def _parse_dataclass(cls: type, value: Any, where: str) -> Any:
-    hints = typing.get_type_hints(cls)
-    if not isinstance(value, dict) or set(value) - set(hints):
-        raise TraceError(f"The trace is damaged: {where} has fields it should not have.")
+    hints, required = _schema(cls)
+    if not isinstance(value, dict) or not required <= value.keys() <= hints.keys():
+        raise TraceError(f"The trace is damaged: {where} lacks a field or has one too many.")
     return cls(**{name: _parse(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+@functools.cache
+def _schema(cls: type) -> tuple[dict[str, Any], frozenset[str]]:
+    """The annotated type of each field, and the names of those that have no default."""
+    required = (f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING)
+    return typing.get_type_hints(cls), frozenset(required)
 
 
 def _check_structure(trace: Trace) -> None:
     """Refuse what is well-typed but impossible, so that no reader above has to."""
-    for event in trace.events:
-        if isinstance(event, Step):
-            for index, node in enumerate(event.nodes):
-                parent_depth = event.nodes[node.parent].depth if 0 <= node.parent < index else 0
-                if not ROOT <= node.parent < index or node.depth != parent_depth + 1:
-                    raise TraceError(f"The trace is damaged: step {event.index} is not a tree.")
-            places = [site.node for site in event.sites] + [t.node for s in event.sites for t in s.trials]
-            if any(not ROOT <= place < len(event.nodes) for place in places):
-                raise TraceError(f"The trace is damaged: step {event.index} names a node it has not.")
+    num_proposers = {lane: len(e.proposers) if (e := trace.started(lane)) else 0 for lane in typing.get_args(Lane)}
+    for step in trace.events:
+        if isinstance(step, Step) and (fault := _structure_fault(step, num_proposers[step.lane])):
+            raise TraceError(f"The trace is damaged: step {step.index} {fault}.")
     if missing := trace.ids_used() - set(trace.pieces):
         raise TraceError(f"The trace is damaged: no bytes for token id {min(missing)}.")
+
+
+def _structure_fault(step: Step, num_proposers: int) -> str:
+    for index, node in enumerate(step.nodes):
+        parent_depth = step.nodes[node.parent].depth if 0 <= node.parent < index else 0
+        if not ROOT <= node.parent < index or node.depth != parent_depth + 1:
+            return "is not a tree"
+    trials = [trial for site in step.sites for trial in site.trials]
+    places = [site.node for site in step.sites] + [trial.node for trial in trials]
+    if any(not ROOT <= place < len(step.nodes) for place in places):
+        return "names a node it has not"
+    proposers = [p for node in step.nodes for p in node.proposers] + [trial.proposer for trial in trials]
+    if any(not 0 <= proposer < num_proposers for proposer in proposers):
+        return "names a draft that the run has not"
+    return ""

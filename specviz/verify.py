@@ -20,11 +20,15 @@ ROOT = -1
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One trial to be made: `node` was drawn from `row` (shape (vocab,)) by source number `proposer`."""
+    """One trial to be made: `node` was drawn from `row` (shape (vocab,)) by source number `proposer`.
+
+    `shown` is the draft's own opinion where the row is one-hot (greedy drafting): for the eye, never the rule.
+    """
 
     node: int
     row: Tensor
     proposer: int = 0
+    shown: Tensor | None = None
 
 
 @dataclass
@@ -39,14 +43,14 @@ class TokenTree:
     parents: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
 
-    def add(self, token_id: int, parent: int, row: Tensor, proposer: int = 0) -> int:
+    def add(self, token_id: int, parent: int, row: Tensor, proposer: int = 0, shown: Tensor | None = None) -> int:
         """Add one proposal and return its node: a new one, or the sibling that holds the same token."""
         node = self.child(parent, token_id)
         if node is None:
             node = len(self.token_ids)
             self.token_ids.append(token_id)
             self.parents.append(parent)
-        self.proposals.append(Proposal(node, row, proposer))
+        self.proposals.append(Proposal(node, row, proposer, shown))
         return node
 
     def child(self, parent: int, token_id: int) -> int | None:
@@ -157,9 +161,7 @@ def _drawn(row: Tensor, u: float) -> tuple[int, float, float, float]:
     return token_id, u, low, high
 
 
-def _decide(
-    tree: TokenTree, node: int, p_row: Tensor, generator: torch.Generator
-) -> tuple[Decision, int | None]:
+def _decide(tree: TokenTree, node: int, p_row: Tensor, generator: torch.Generator) -> tuple[Decision, int | None]:
     """Try the proposals behind `node`: accept x with probability min(1, cur[x] / row[x])."""
     cur, mass = p_row, 1.0
     throws: list[Throw] = []

@@ -6,6 +6,7 @@ acceptance (that is `verify`), timing or faces.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,19 +34,29 @@ class Observation:
 
 
 class DraftSource(Protocol):
-    """Anything that proposes tokens. One object serves one lane of one run at a time."""
+    """Anything that proposes tokens. One object serves one lane of one run at a time.
 
-    name: str
+    `names` are shown to people; a proposal's `proposer` is an index into them.
+    """
+
+    names: tuple[str, ...]
     wants_hidden: bool
 
-    def start(self, context_ids: list[int], sampler: Sampler) -> None:
-        """Forget the last run and read the prompt. `sampler` shapes this lane's rows, the target's too."""
+    def start(self, context_ids: list[int], sampler: Sampler, cancelled: Callable[[], bool]) -> None:
+        """Forget the last run and read the prompt.
+
+        `sampler` shapes this lane's rows, the target's too. A slow source looks at `cancelled` between its
+        passes and then returns early, here and in `propose`.
+        """
 
     def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
         """Draft at most `budget` nodes behind the committed `context_ids`; an empty tree is "no draft".
 
         A sampled proposal carries the row it was drawn from and is never dropped, reordered or replaced;
         whether another is drawn may depend on those before it.
+
+        Raises:
+            NumericsError: the draft returned NaN or infinite logits.
         """
 
     def observe(self, seen: Observation) -> None:

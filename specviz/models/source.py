@@ -117,7 +117,7 @@ def _convert(gguf: Path, folder: Path) -> None:
         for leftover in ("hf_quantizer", "quantization_config", "_pre_quantization_dtype"):
             if hasattr(owner, leftover):
                 delattr(owner, leftover)
-    model.is_quantized = False
+    setattr(model, "is_quantized", False)  # noqa: B010  (an attribute the class does not declare)
     model.save_pretrained(folder)
 
 
@@ -125,7 +125,9 @@ def _hub_folder(repo: str) -> Path:
     """A snapshot from the Hub's cache, or downloaded where the Hub answers at once."""
     if repo.count("/") != 1 or repo.startswith((".", "/")):
         names = ", ".join(entry.name for entry in (*catalog.TARGETS, *catalog.DRAFTS))
-        raise ModelError(f"No model {repo!r}: it is no name of the catalog ({names}), no Hub id, folder or .gguf file.")
+        raise ModelError(
+            f"No model {repo!r}: it is no name of the catalog ({names}), no Hub id, folder or .gguf file."
+        )
     wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
     try:
         return Path(huggingface_hub.snapshot_download(repo, allow_patterns=wanted, local_files_only=True))

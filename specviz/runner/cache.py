@@ -19,6 +19,9 @@ _FIRST_CAPACITY = 256
 class TreeLayer(CacheLayerMixin):
     """One layer: (1, kv_heads, capacity, d) for keys and values; slots past `cache.used` are garbage."""
 
+    keys: Tensor
+    values: Tensor
+
     def __init__(self, cache: TreeCache) -> None:
         super().__init__()
         self._cache = cache
@@ -32,9 +35,7 @@ class TreeLayer(CacheLayerMixin):
         dtype = self._cache.dtype or like.dtype
         return torch.empty(*like.shape[:2], capacity, like.shape[-1], dtype=dtype, device=like.device)
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store the new rows behind those in use; return all keys and values in use, as views."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -77,18 +78,26 @@ class TreeCache(Cache):
     model's for storage (float64 for the exact attention, so that nothing is converted twice).
     """
 
-    def __init__(self, num_layers: int, *, capacity: int = _FIRST_CAPACITY, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, num_layers: int, *, capacity: int = _FIRST_CAPACITY, dtype: torch.dtype | None = None
+    ) -> None:
         self.capacity = capacity
         self.dtype = dtype
         self.length = 0
         self.used = 0
-        super().__init__(layers=[TreeLayer(self) for _ in range(num_layers)])
+        self._layers = [TreeLayer(self) for _ in range(num_layers)]
+        super().__init__(layers=[*self._layers])
+
+    def stored(self, slots: Sequence[int]) -> list[Tensor]:
+        """Keys and values of these slots, layer by layer, each (1, kv_heads, slots, d)."""
+        index = list(slots)
+        return [buffer[:, :, index] for layer in self._layers for buffer in (layer.keys, layer.values)]
 
     def keep(self, path: Sequence[int]) -> None:
         """Commit the undecided slots `path` (counted from `length`, root side first) and drop all others."""
         if list(path) != list(range(len(path))):
-            sources = torch.tensor(path, device=self.layers[0].keys.device) + self.length
-            for layer in self.layers:
+            sources = torch.tensor(path, device=self._layers[0].keys.device) + self.length
+            for layer in self._layers:
                 layer.move(sources, self.length)
         self.length += len(path)
         self.used = self.length

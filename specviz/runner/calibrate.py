@@ -69,12 +69,10 @@ def _path_equals(
         alone.keep([0])
         if not torch.equal(logits[0], together[row]):
             return False
-    slots = [*range(len(prefix)), *(len(prefix) + row for row in path)]
-    return all(
-        torch.equal(one[:, :, : len(slots)], many[:, :, slots])
-        for ours, theirs in zip(alone.cache.layers, block.cache.layers, strict=True)
-        for one, many in ((ours.keys, theirs.keys), (ours.values, theirs.values))
-    )
+    in_text_order = range(len(prefix) + len(path))
+    in_tree = [*range(len(prefix)), *(len(prefix) + row for row in path)]
+    ours, theirs = alone.cache.stored(in_text_order), block.cache.stored(in_tree)
+    return all(torch.equal(one, many) for one, many in zip(ours, theirs, strict=True))
 
 
 def _probe_ids(loaded: LoadedModel, num: int) -> list[int]:

@@ -1,0 +1,154 @@
+"""A run from settings to events: names become models, the prompt becomes ids, lanes become a race.
+
+Owns: `prepare` and `Run`, what both faces call. Must not know the faces. Everything that can be refused is
+refused in `prepare`, before anything runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+
+import torch
+import transformers
+
+import specviz
+from specviz import models, text
+from specviz.config import RunConfig
+from specviz.decode import Surroundings, autoregress, check_prompt, race, speculate
+from specviz.drafts import DraftSource
+from specviz.drafts.lookup import PromptLookup
+from specviz.drafts.merge import MergedDraft
+from specviz.drafts.model import ModelDraft
+from specviz.models import LoadedModel, catalog
+from specviz.models.loading import Progress
+from specviz.runner import calibrate
+from specviz.trace import Event, Piece, RunStarted, Step, Trace, event_ids
+
+_CALIBRATION = threading.Lock()  # two visitors must not measure at the same time
+
+
+class Run:
+    """One prepared run. `trace` grows while `events` is consumed and holds the bytes of every id seen."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        target: LoadedModel,
+        source: DraftSource | None,
+        prompt_ids: list[int],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self.config = config
+        self.target = target
+        self.prompt_ids = prompt_ids
+        self.trace = Trace(config=config.to_json(), versions=_versions())
+        self._source = source
+        self._cancelled = cancelled
+        self._read_piece = text.PieceReader(target.tokenizer) if target.tokenizer else _number_piece
+
+    def events(self) -> Iterator[Event]:
+        """The events of all lanes in race order, each kept in `trace` before it is handed out."""
+        for event in self._lanes():
+            ids = event_ids(event) if isinstance(event, Step) else set()
+            ids.update(event.prompt_ids if isinstance(event, RunStarted) else ())
+            for token_id in ids:
+                self.piece(token_id)
+            self.trace.events.append(event)
+            yield event
+
+    def piece(self, token_id: int) -> Piece:
+        """The bytes of a token."""
+        if token_id not in self.trace.pieces:
+            self.trace.pieces[token_id] = self._read_piece(token_id)
+        return self.trace.pieces[token_id]
+
+    def _lanes(self) -> Iterator[Event]:
+        lanes = []
+        if self.config.baseline or self._source is None:
+            lanes.append(autoregress(self.target, self.prompt_ids, self.config, self._surroundings()))
+        if self._source is not None:
+            around = self._surroundings()
+            lanes.append(speculate(self.target, self._source, self.prompt_ids, self.config, around))
+        return race(*lanes)
+
+    def _surroundings(self) -> Surroundings:
+        assert self.config.seed is not None
+        stops = text.StopChecker(self.config.stop, self.piece).push
+        return Surroundings(seed=self.config.seed, stops=stops, cancelled=self._cancelled)
+
+
+def prepare(
+    config: RunConfig,
+    *,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Load what the settings name and encode the prompt.
+
+    `progress(sentence, fraction or None)` is told what takes long; `cancelled` is asked between passes.
+
+    Raises:
+        SpecvizError: whatever forbids the run, in one sentence.
+    """
+    target_name = config.target or catalog.default_target()
+    config = dataclasses.replace(
+        config,
+        target=target_name,
+        drafts=config.drafts or catalog.default_drafts(target_name),
+        seed=secrets.randbelow(2**32) if config.seed is None else config.seed,
+    )
+    target = _load(target_name, config, config.numerics, progress)
+    prompt_ids = text.encode_prompt(target.tokenizer, config.prompt, raw=config.raw)
+    check_prompt(prompt_ids, target)
+    source = make_source(target, config, progress)
+    return Run(config, target, source, prompt_ids, cancelled)
+
+
+def make_source(target: LoadedModel, config: RunConfig, progress: Progress | None = None) -> DraftSource | None:
+    """The draft source that the settings name; several are merged into one tree; "none" is None.
+
+    Raises:
+        ModelError: a draft that cannot be had, or whose tokens are not the target's.
+    """
+    names = [name for name in config.drafts if name != "none"]
+    sources = [_make_one(name, target, config, progress) for name in names]
+    if not sources:
+        return None
+    return sources[0] if len(sources) == 1 else MergedDraft(sources)
+
+
+def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> DraftSource:
+    if name == "lookup":
+        return PromptLookup()
+    # A draft need not be exact to be verified; but the target as its own draft must give its own bits.
+    numerics = config.numerics if name == config.target else "fast"
+    draft = _load(name, config, numerics, progress)
+    models.check_same_tokens(target, draft)
+    return ModelDraft(draft)
+
+
+def _load(name: str, config: RunConfig, numerics: str, progress: Progress | None) -> LoadedModel:
+    loaded = models.load(name, dtype=config.dtype, device=config.device, numerics=numerics, progress=progress)
+    with _CALIBRATION:
+        if progress and not loaded.pass_times:
+            progress(f"Measuring {name}", None)
+        calibrate(loaded)
+    return loaded
+
+
+def _number_piece(token_id: int) -> Piece:
+    return Piece(f"⟨{token_id}⟩".encode())
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "specviz": specviz.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+    }
