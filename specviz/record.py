@@ -5,14 +5,14 @@ Owns: what of the tensors is kept for the eye (tops, ranks, gaps). Must not know
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from specviz.sampling import Sampler, top_candidates
 from specviz.trace import Candidates, FinalDraw, FinalKind, Node, Site, Trial, Verdict
-from specviz.verify import Decision, Proposal, TokenTree, Walk
+from specviz.verify import Proposal, Throw, TokenTree, Walk
 
 NUM_SHOWN = 8
 _MAX_GAP = 1e6  # where every other token is barred; JSON knows no infinity
@@ -46,18 +46,19 @@ def record_nodes(tree: TokenTree, walk: Walk) -> tuple[Node, ...]:
 def record_sites(tree: TokenTree, walk: Walk, rows: Rows, sampler: Sampler) -> tuple[Site, ...]:
     """Every decision on the walk, with the tops of the target, the first proposal and the residual."""
     places = [decision.node + 1 for decision in walk.decisions]
-    shaped, p = rows.shaped[places], rows.p[places]
-    best = top_candidates(shaped, 2)[0].tolist()
-    tops = _tops(sampler.confidence(shaped, p))
+    shaped, p = _at(rows.shaped, places), _at(rows.p, places)
+    logits, ids = top_candidates(shaped, NUM_SHOWN)
+    p_tops = _pairs(sampler.confidence(shaped, p).gather(1, ids), ids)
+    q_tops = _draft_tops(tree, walk)
+    best = logits.tolist()
     sites = []
     for i, decision in enumerate(walk.decisions):
         gap = min(best[i][0] - best[i][1], _MAX_GAP) if len(best[i]) > 1 else _MAX_GAP
-        first = decision.throws[0].proposal if decision.throws else None
-        q_top = _tops(_shown(first)[None])[0] if first else ()
-        final_here = decision.throws and not decision.throws[-1].accepted
-        residual_top = _tops(decision.left[None])[0] if final_here else ()
-        trials = tuple(_trials(tree, decision, shaped[i], p[i]))
-        sites.append(Site(decision.node, trials, tops[i], q_top, residual_top, gap))
+        trials = tuple(_trial(tree, throw, shaped[i], p[i], best[i]) for throw in decision.throws)
+        rejected = trials and not trials[-1].accepted
+        residual_top = _tops(decision.left[None])[0] if rejected else ()
+        q_top = q_tops.get(decision.node, ())
+        sites.append(Site(decision.node, trials, p_tops[i], q_top, residual_top, gap))
     return tuple(sites)
 
 
@@ -76,40 +77,59 @@ def record_final(walk: Walk, rows: Rows) -> FinalDraw | None:
         high=drawn.high,
         mass=last.mass,
         p_target=float(rows.p[place, drawn.token_id]),
-        rank=_rank(rows.shaped[place], drawn.token_id),
+        rank=int((rows.shaped[place] > rows.shaped[place, drawn.token_id]).sum()) + 1,
     )
 
 
-def _trials(tree: TokenTree, decision: Decision, shaped: Tensor, p_row: Tensor) -> Sequence[Trial]:
-    trials = []
-    for throw in decision.throws:
-        token_id = tree.token_ids[throw.proposal.node]
-        trials.append(
-            Trial(
-                node=throw.proposal.node,
-                proposer=throw.proposal.proposer,
-                p_target=float(p_row[token_id]),
-                cur=throw.cur,
-                row=throw.row,
-                u=throw.u,
-                overlap=throw.overlap,
-                rank=_rank(shaped, token_id),
-                accepted=throw.accepted,
-            )
-        )
-    return trials
+def _trial(tree: TokenTree, throw: Throw, shaped: Tensor, p_row: Tensor, best: list[float]) -> Trial:
+    token_id = tree.token_ids[throw.proposal.node]
+    return Trial(
+        node=throw.proposal.node,
+        proposer=throw.proposal.proposer,
+        p_target=float(p_row[token_id]),
+        cur=throw.cur,
+        row=throw.row,
+        u=throw.u,
+        overlap=throw.overlap,
+        rank=_rank(shaped, token_id, best),
+        accepted=throw.accepted,
+    )
+
+
+def _draft_tops(tree: TokenTree, walk: Walk) -> dict[int, Candidates]:
+    """Site node → the top of its first proposal's row. One-hot rows need no search."""
+    firsts = {d.node: d.throws[0].proposal for d in walk.decisions if d.throws}
+    copies = {node: p for node, p in firsts.items() if p.shown is None and p.row[tree.token_ids[p.node]] == 1}
+    tops: dict[int, Candidates] = {node: ((tree.token_ids[p.node], 1.0),) for node, p in copies.items()}
+    others = [node for node in firsts if node not in copies]
+    if others:
+        tops.update(zip(others, _tops(torch.stack([_shown(firsts[node]) for node in others])), strict=True))
+    return tops
+
+
+def _at(rows: Tensor, places: list[int]) -> Tensor:
+    """The rows at these places; on a chain they are the first ones, and a view will do."""
+    return rows[: len(places)] if places == list(range(len(places))) else rows[places]
 
 
 def _shown(proposal: Proposal) -> Tensor:
     return proposal.row if proposal.shown is None else proposal.shown
 
 
-def _rank(shaped: Tensor, token_id: int) -> int:
-    return int((shaped > shaped[token_id]).sum()) + 1
+def _rank(shaped: Tensor, token_id: int, best: list[float]) -> int:
+    """1 + the number of tokens with a larger logit; the whole row is searched only behind the best few."""
+    logit = float(shaped[token_id])
+    if logit >= best[-1]:
+        return sum(other > logit for other in best) + 1
+    return int((shaped > logit).sum()) + 1
 
 
 def _tops(rows: Tensor) -> list[Candidates]:
-    """The best few (id, probability) of each row, those of probability 0 left out."""
-    values, ids = top_candidates(rows, NUM_SHOWN)
-    pairs = (zip(i, v, strict=True) for i, v in zip(ids.tolist(), values.tolist(), strict=True))
-    return [tuple((token_id, value) for token_id, value in row if value > 0) for row in pairs]
+    """The best few (id, probability) of each row."""
+    return _pairs(*top_candidates(rows, NUM_SHOWN))
+
+
+def _pairs(values: Tensor, ids: Tensor) -> list[Candidates]:
+    """(id, probability) row by row, those of probability 0 left out."""
+    rows = (zip(i, v, strict=True) for i, v in zip(ids.tolist(), values.tolist(), strict=True))
+    return [tuple((token_id, value) for token_id, value in row if value > 0) for row in rows]

@@ -21,7 +21,7 @@ PREFILL_CHUNK = 256
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one forward gave: `logits` (rows, vocab), and `hidden` (rows, hidden size) where asked for."""
+    """What one forward gave: `logits` (rows, vocab) in float32, and `hidden` (rows, hidden size) where asked for."""
 
     logits: Tensor
     hidden: Tensor | None
@@ -89,7 +89,7 @@ class Runner:
             output_hidden_states=with_hidden,
         )
         self.cache.used += len(token_ids)
-        return Pass(output.logits[0], output.hidden_states[-1][0] if with_hidden else None)
+        return Pass(output.logits[0].float(), output.hidden_states[-1][0] if with_hidden else None)
 
     def keep(self, path: Sequence[int]) -> None:
         """Commit the undecided rows `path` (a root path, root side first); all others never happened."""
