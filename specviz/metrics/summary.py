@@ -29,8 +29,9 @@ class FirstDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The numbers of a run; those without a prefix are of the speculative lane. None: undefined or unknown.
+    """The numbers of a run. None: undefined or unknown.
 
+    Numbers without a prefix are of the speculative lane, or of the baseline where it runs alone (`draft` "none").
     Seconds are of the lane's own clock; `total_s` is decoding, the prompt pass (`prefill_s`) apart, and both
     rates are over it. `draft` joins the sources' names by " + " and is "none" where there are none.
 
@@ -86,7 +87,7 @@ class Summary:
 def summarize(run: Trace | Tally) -> Summary:
     """The numbers of a recorded trace, or of a run so far."""
     tally = run if isinstance(run, Tally) else tally_trace(run)
-    ours, plain = tally.speculative, tally.baseline
+    ours, plain = tally.main, tally.baseline
     counts, first = ours.counts, _first_difference(tally)
     return Summary(
         **_facts(ours.started),
@@ -130,13 +131,13 @@ def tally_trace(trace: Trace) -> Tally:
 
 def draft_target_ratio(tally: Tally) -> float | None:
     """c: drafting seconds per drafted node ÷ seconds of a plain target pass."""
-    ours = tally.speculative
+    ours = tally.main
     return ratio(ratio(ours.draft_s, ours.counts.drafted), _plain_pass_s(tally))
 
 
 def verify_ratio(tally: Tally) -> float | None:
     """v: mean seconds of a verifying pass ÷ seconds of a plain one."""
-    ours = tally.speculative
+    ours = tally.main
     return ratio(ratio(ours.verify_s, ours.counts.passes), _plain_pass_s(tally))
 
 
@@ -147,7 +148,7 @@ def predict_speedup(tally: Tally) -> float | None:
     are counted as they were; with one length throughout this is Theorem 3.8 of 2211.17192 with v in the
     place of its 1. Sampling and bookkeeping are not in it. None for trees, and without α, c or v.
     """
-    alpha = tally.speculative.counts.acceptance_rate
+    alpha = tally.main.counts.acceptance_rate
     c, v = draft_target_ratio(tally), verify_ratio(tally)
     if not tally.only_chains or alpha is None or c is None or v is None:
         return None
@@ -160,7 +161,7 @@ def _plain_pass_s(tally: Tally) -> float | None:
     plain = tally.baseline
     if plain.counts.passes:
         return ratio(plain.verify_s, plain.counts.passes)
-    started = tally.speculative.started
+    started = tally.main.started
     return dict(started.pass_times).get(1) if started else None
 
 

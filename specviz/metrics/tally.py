@@ -147,6 +147,11 @@ class Tally:
         return self.lanes["baseline"]
 
     @property
+    def main(self) -> LaneTally:
+        """The lane that a summary is of: the speculative one, or the only one where nobody drafts."""
+        return self.speculative if self.speculative.started or self.speculative.counts.passes else self.baseline
+
+    @property
     def proposers(self) -> list[ProposerCounts]:
         """Counts per draft source, in the order of the run's proposers."""
         return [counts for _, counts in sorted(self._proposers.items())]

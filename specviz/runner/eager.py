@@ -91,6 +91,7 @@ class Runner:
         self.cache.used += len(token_ids)
         return Pass(output.logits[0].float(), output.hidden_states[-1][0] if with_hidden else None)
 
+    @torch.inference_mode()
     def keep(self, path: Sequence[int]) -> None:
         """Commit the undecided rows `path` (a root path, root side first); all others never happened."""
         self.cache.keep(path)
