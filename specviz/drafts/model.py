@@ -66,12 +66,12 @@ class ModelDraft:
         pairs = zip(self._chain[:-1], seen.emitted, strict=False)
         num_right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         self._runner.keep(range(num_right))
+        self._chain = []  # the next pass may come without a draft of ours
 
     def _read(self, token_ids: list[int]) -> Tensor:
-        """Commit text that is not in the cache yet; logits behind its last token, of shape (1, vocab)."""
-        self._runner.prefill(self._readable(token_ids[:-1]), self._cancelled)
-        logits = self._runner.forward(self._readable(token_ids[-1:])).logits
-        self._runner.keep([0])
+        """Commit text that is not in the cache yet, in one pass; logits behind its last token, (1, vocab)."""
+        logits = self._runner.forward(self._readable(token_ids), last_only=True).logits
+        self._runner.keep(range(len(token_ids)))
         return logits
 
     def _readable(self, token_ids: list[int]) -> list[int]:
