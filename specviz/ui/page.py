@@ -46,6 +46,8 @@ TAKE_TICKET = """(...values) => {
   return values;
 }"""
 SHOW_TICKET = "() => [window.svTicket ?? '']"
+# A run that goes on is left to end by itself, so that its last delta comes; one that waits leaves the queue.
+DROP = "(waiting) => { if (waiting) document.getElementById('drop').click(); return []; }"
 SHOW_LINK = "(query) => { document.querySelector('.sv')?.svView.showLink(query); return []; }"
 
 
@@ -105,9 +107,18 @@ def _wire_run(app: gr.Blocks, runs: Runs, controls: Controls, view: gr.HTML) -> 
         api_name="run",
         api_visibility="private",
     )
+    waiting = gr.Checkbox(visible=False, label="waiting")
+    drop = gr.Button(visible="hidden", elem_id="drop")
+    drop.click(None, None, None, cancels=[running], api_visibility="private")
     controls.stop.click(
-        runs.stop, [ticket], None, js=SHOW_TICKET, queue=False, show_progress="hidden", api_visibility="private"
-    ).then(None, None, None, cancels=[running], api_visibility="private")
+        runs.stop,
+        [ticket],
+        [waiting],
+        js=SHOW_TICKET,
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    ).then(None, [waiting], None, js=DROP, api_visibility="private")
     app.unload(runs.leave)
 
 

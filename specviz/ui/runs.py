@@ -69,11 +69,12 @@ class Runs:
         finally:
             record.close()
 
-    def stop(self, ticket: str) -> None:
-        """Stop the page's run; returns when it has stopped or was never begun."""
+    def stop(self, ticket: str) -> bool:
+        """Stop the page's run and wait until it has stopped; True where it had not begun yet."""
         record = self.journal.stop(ticket)
         if record is not None:
             record.over.wait(STOP_WAIT_S)
+        return record is None
 
     def leave(self, request: gr.Request) -> None:
         """The page was closed."""
