@@ -1,10 +1,19 @@
 """Shared set-up: small models run best on one thread, and the toy models are built once."""
 
+import gc
+
 import pytest
 import torch
 import toys
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collect_own_garbage():
+    """Close what a module leaves to the collector while its own warning filters hold, not in a later test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
