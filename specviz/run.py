@@ -11,6 +11,7 @@ import platform
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 import transformers
@@ -26,7 +27,7 @@ from specviz.drafts.model import ModelDraft
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
 from specviz.runner import calibrate
-from specviz.trace import Event, Piece, RunStarted, Step, Trace, event_ids
+from specviz.trace import Event, Piece, Trace, event_ids
 
 _CALIBRATION = threading.Lock()  # two visitors must not measure at the same time
 
@@ -45,7 +46,7 @@ class Run:
         self.config = config
         self.target = target
         self.prompt_ids = prompt_ids
-        self.trace = Trace(config=config.to_json(), versions=_versions())
+        self.trace = Trace(config=config.to_json(), versions={**versions(), "machine": _machine()})
         self._source = source
         self._cancelled = cancelled
         self._read_piece = text.PieceReader(target.tokenizer) if target.tokenizer else _number_piece
@@ -53,9 +54,7 @@ class Run:
     def events(self) -> Iterator[Event]:
         """The events of all lanes in race order, each kept in `trace` before it is handed out."""
         for event in self._lanes():
-            ids = event_ids(event) if isinstance(event, Step) else set()
-            ids.update(event.prompt_ids if isinstance(event, RunStarted) else ())
-            for token_id in ids:
+            for token_id in event_ids(event):
                 self.piece(token_id)
             self.trace.events.append(event)
             yield event
@@ -79,6 +78,18 @@ class Run:
         assert self.config.seed is not None
         stops = text.StopChecker(self.config.stop, self.piece).push
         return Surroundings(seed=self.config.seed, stops=stops, cancelled=self._cancelled)
+
+
+class Prepare(Protocol):
+    """What `prepare` is, for a face that can be handed another one."""
+
+    def __call__(
+        self,
+        config: RunConfig,
+        *,
+        progress: Progress | None = ...,
+        cancelled: Callable[[], bool] = ...,
+    ) -> Run: ...
 
 
 def prepare(
@@ -144,11 +155,15 @@ def _number_piece(token_id: int) -> Piece:
     return Piece(f"⟨{token_id}⟩".encode())
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of this program and of the libraries that decide what it computes and how fast."""
     return {
         "specviz": specviz.__version__,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
     }
+
+
+def _machine() -> str:
+    return f"{platform.machine()}, {torch.get_num_threads()} threads"

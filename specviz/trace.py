@@ -209,10 +209,7 @@ class Trace:
         """Every id that a replay may have to show, tops included."""
         ids: set[int] = set()
         for event in self.events:
-            if isinstance(event, RunStarted):
-                ids.update(event.prompt_ids)
-            elif isinstance(event, Step):
-                ids.update(event_ids(event))
+            ids |= event_ids(event)
         return ids
 
     def to_json(self) -> str:
@@ -262,8 +259,14 @@ class Trace:
         return trace
 
 
-def event_ids(step: Step) -> set[int]:
-    """Every token id that a step mentions."""
+def event_ids(event: Event) -> set[int]:
+    """Every token id that an event mentions."""
+    if isinstance(event, RunStarted):
+        return set(event.prompt_ids)
+    return _step_ids(event) if isinstance(event, Step) else set()
+
+
+def _step_ids(step: Step) -> set[int]:
     ids = set(step.emitted) | {node.token_id for node in step.nodes}
     if step.final is not None:
         ids.add(step.final.token_id)

@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from browser import FLAGS, Visit, chromium_path, serving
+from browser import Visit, serving
 from fake_engine import FakeEngine, recorded
 
 from specviz.trace import Piece
@@ -14,15 +14,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.filterwarnings("ignore"),  # sockets of servers and browsers that are being closed
 ]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=chromium_path(), args=list(FLAGS))
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

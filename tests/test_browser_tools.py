@@ -5,22 +5,13 @@ import time
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browser import FLAGS, Visit, chromium_path, serving
+from browser import Visit, serving
 from fake_engine import FakeEngine, recorded
 
 from specviz.trace import Trace
 from specviz.ui.recordings import Recording
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=chromium_path(), args=list(FLAGS))
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,14 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from specviz.cli import options
 from specviz.cli.paint import one_line
-from specviz.cli.run import Prepare
 from specviz.errors import SpecvizError
+
+if TYPE_CHECKING:
+    from specviz.run import Prepare
 
 BAD_INPUT = 2
 INTERRUPTED = 130

@@ -81,6 +81,8 @@ def load(
     """
     device = _device(device)
     dtype = _dtype(dtype, device)
+    if not _is_cpu_bfloat16(getattr(torch, dtype), torch.device(device)):
+        numerics = "fast"  # what it comes to anyway, so that one model is not kept twice
     key = (name, dtype, device, numerics)
     with _LOCK:
         if key not in _REGISTRY:
@@ -119,6 +121,11 @@ def _dtype(dtype: str, device: str) -> str:
     return "bfloat16" if native else "float32"
 
 
+def _is_cpu_bfloat16(dtype: torch.dtype, device: torch.device) -> bool:
+    """Where weights are packed and blocks can be exact."""
+    return dtype == torch.bfloat16 and device.type == "cpu"
+
+
 def _load(name: str, dtype: torch.dtype, device: str, numerics: str) -> LoadedModel:
     folder = folder_of(name)
     try:
@@ -147,7 +154,7 @@ def wrap(model: nn.Module, tokenizer: Any, *, name: str, numerics: str = "exact"
     eos_ids = eos_ids_of(model, tokenizer)
     num_params = sum(parameter.numel() for parameter in model.parameters())  # packed weights are none any more
     parameter = next(model.parameters())
-    on_cpu_bf16 = parameter.device.type == "cpu" and parameter.dtype == torch.bfloat16
+    on_cpu_bf16 = _is_cpu_bfloat16(parameter.dtype, parameter.device)
     if on_cpu_bf16:
         pack_linears(model)
     # A cache of compressed keys is projected by the model itself, in its own dtype.

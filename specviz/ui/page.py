@@ -7,7 +7,7 @@ same first state; what belongs to one visitor lives in that visitor's browser or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -20,7 +20,9 @@ from specviz.ui.links import Links
 from specviz.ui.offer import Offer
 from specviz.ui.recordings import Recording
 from specviz.ui.runs import Runs, Worker
-from specviz.ui.worker import Prepare
+
+if TYPE_CHECKING:
+    from specviz.run import Prepare
 
 MAX_WAITING = 16
 DEFAULT_OFFER = Offer(
