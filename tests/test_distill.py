@@ -225,7 +225,7 @@ def test_agreement_and_what_it_is_worth():
     found = agreement(Parrot(), [chat], draft_len=2)
     # of 2 3 4 9 5 6 the parrot says 2 3 4 and 6; passes: 2 3 4 | 9 | 5 | 6
     assert found.rate == pytest.approx(4 / 6)
-    assert found.tokens_per_pass == pytest.approx(6 / 4)
+    assert found.replays == (("chains of 2", pytest.approx(6 / 4)),)
     assert (found.num_positions, found.num_chats) == (6, 1)
 
 

@@ -15,13 +15,16 @@ from specviz.distill.store import Chat
 
 @dataclass(frozen=True)
 class Agreement:
-    """Shares over held-out answer positions. `tokens_per_pass` replays chains of `draft_len` tokens."""
+    """Shares over held-out answer positions.
+
+    `replays` says what agreement is worth: (a shape of draft in words, tokens per target pass when answers are
+    replayed with it), say ("chains of 4", 1.59).
+    """
 
     rate: float
     num_positions: int
     num_chats: int
-    tokens_per_pass: float
-    draft_len: int = 4
+    replays: tuple[tuple[str, float], ...]
 
 
 @torch.inference_mode()
@@ -34,7 +37,8 @@ def agreement(student: Any, chats: Sequence[Chat], draft_len: int = 4) -> Agreem
     passes = sum(_num_passes(chat_hits, draft_len) for chat_hits in hits)
     total = sum(map(len, hits))
     agreed = int(sum(chat_hits.sum() for chat_hits in hits))
-    return Agreement(agreed / max(1, total), total, len(hits), total / max(1, passes), draft_len)
+    replays = ((f"chains of {draft_len}", total / max(1, passes)),)
+    return Agreement(agreed / max(1, total), total, len(hits), replays)
 
 
 def _hits(student: Any, chat: Chat) -> Any:

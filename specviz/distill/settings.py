@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from specviz.distill.chats import Limits
+from specviz.distill.kinds import KINDS
 from specviz.distill.store import write_atomic
 from specviz.errors import ConfigError
 
-KINDS = ("tiny",)
 _STATE = "distill.json"
 
 
