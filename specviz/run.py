@@ -18,7 +18,7 @@ import transformers
 
 import specviz
 from specviz import models, text
-from specviz.config import RunConfig
+from specviz.config import MAX_SEED, RunConfig
 from specviz.decode import Surroundings, autoregress, check_prompt, race, speculate
 from specviz.drafts import DraftSource
 from specviz.drafts.lookup import PromptLookup
@@ -111,12 +111,12 @@ def prepare(
     Raises:
         SpecvizError: whatever forbids the run, in one sentence.
     """
-    target_name = config.target or catalog.default_target()
+    target_name = config.target or models.default_target()
     config = dataclasses.replace(
         config,
         target=target_name,
         drafts=config.drafts or catalog.default_drafts(target_name),
-        seed=secrets.randbelow(2**32) if config.seed is None else config.seed,
+        seed=secrets.randbelow(MAX_SEED + 1) if config.seed is None else config.seed,
     )
     for name in (target_name, *config.drafts):
         require_known(name)

@@ -71,10 +71,38 @@ def test_every_name_of_the_catalog_is_there_once_and_says_whether_it_is_ready():
 
 
 def test_the_defaults_are_names_of_the_catalog():
-    for target in (catalog.default_target(), "smollm2-1.7b", "qwen2.5-7b", "some/thing"):
+    for target in (models.default_target(), "smollm2-1.7b", "qwen2.5-7b", "some/thing"):
         assert all(catalog.find(name) for name in catalog.default_drafts(target))
     assert catalog.default_drafts("some/thing") == ("lookup",)
     assert catalog.default_drafts("qwen2.5-7b") == ("qwen2.5-0.5b",)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+@pytest.mark.parametrize("gpu", [False, True])
+def test_the_large_target_is_the_default_only_where_a_gpu_and_the_hub_are_there(monkeypatch, gpu, answers):
+    def ask(repo):
+        if not answers:
+            raise ModelError(repo)
+
+    monkeypatch.setattr(source, "_cached", lambda _: None)
+    monkeypatch.setattr(source, "_require_hub", ask)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert models.default_target() == (catalog.LARGE if gpu and answers else catalog.EMBEDDED)
+
+
+@pytest.mark.parametrize("files", [["tokenizer.json"], ["config.json"], ["config.json", "model.safetensors"]])
+def test_a_local_copy_of_the_hub_counts_only_if_it_holds_a_whole_model(tmp_path, monkeypatch, files):
+    for file in files:
+        (tmp_path / file).touch()
+    monkeypatch.setattr(source.huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    assert source._cached("some/thing") == (tmp_path if len(files) == 2 else None)
+
+
+def test_a_model_that_reads_images_too_is_refused_in_one_sentence():
+    from transformers import Gemma3Config
+
+    with pytest.raises(ModelError, match="reads more than text"):
+        loading.check_decodable(Gemma3Config(), "seeing")
 
 
 def test_a_draft_whose_weights_are_not_bundled_is_passed_over_and_named_with_its_remedy(tmp_path, monkeypatch):
@@ -150,15 +178,15 @@ def test_padded_vocabularies_of_the_same_tokens_are_accepted():
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
-        ("cuda", "finds no CUDA"),
-        ("cuda:1", "finds no CUDA"),
+        ("cuda", "finds no such GPU"),
+        ("cuda:1", "finds no such GPU"),
         ("tpu!", "is none"),
         ("meta", "not supported"),
         ("", "is none"),
     ],
 )
 def test_a_device_that_is_not_there_is_refused(device, reason):
-    if "CUDA" in reason and torch.cuda.is_available():
+    if "GPU" in reason and torch.cuda.is_available():
         pytest.skip("this machine has one")
     with pytest.raises(ModelError, match=reason):
         models.load("anything", device=device)

@@ -113,7 +113,7 @@ def test_controls_become_a_config():
 EVERYTHING = {
     "prompt": "Ein Satz & noch <einer>? 100 %\n中文", "target": "bigger", "draft": "lookup", "target_name": "",
     "draft_name": "", "draft_len": 7, "auto": False, "temperature": 0.65, "max_new_tokens": 40,
-    "seed": "9007199254740993",
+    "seed": "2147483647",
     "top_k": 50, "top_p": 0.9, "repetition_penalty": 1.1, "min_new_tokens": 3, "stop": "a\nb", "ignore_eos": True,
     "raw": True, "baseline": False, "dtype": "float32", "numerics": "fast",
 }  # fmt: skip

