@@ -19,7 +19,7 @@ class Headline {
     if (ours && plain) parts.push(`${fixed(ours.tokens_per_s, 1)} against ${fixed(plain.tokens_per_s, 1)} tokens per second`);
     if (ours && ours.tested) parts.push(`${percent(ours.acceptance_rate)} of tested draft tokens accepted`);
     if (ours) parts.push(`${fixed(ours.tokens_per_pass)} tokens per target pass`);
-    if (speedup !== null && speedup !== undefined && speedup < 1) parts.push("here the guessing costs more than it saves");
+    if (speedup !== null && speedup !== undefined && speedup < 1) parts.push("guessing costs more than it saves");
     this.small.textContent = parts.join(" · ") || "Both lanes are measured while they run, in turn, on the same machine.";
     this.verdict.className = `sv-verdict ${ended ? run.end.verdict?.kind ?? "" : ""}`;
     this.verdict.textContent = ended ? run.end.verdict?.text ?? "" : "";
@@ -52,15 +52,34 @@ class Numbers {
     const info = el("button", {
       type: "button", class: "sv-info", text: "i", "aria-expanded": "false", "aria-controls": more.id,
       "aria-label": `What is ${definition.label}?`,
-      onclick: () => {
-        more.hidden = !more.hidden;
-        info.setAttribute("aria-expanded", String(!more.hidden));
-      },
+      onclick: () => this.toggle({ more, info }),
     });
     const root = el("div", { class: "sv-card", "data-key": definition.key },
       el("div", { class: "label" }, el("span", { text: definition.label }), info),
       el("div", {}, value, unit), more);
     return { definition, root, value, values };
+  }
+
+  /** One explanation at a time, beside its number and inside the page. */
+  toggle(explained) {
+    const wasOpen = !explained.more.hidden;
+    this.close();
+    if (wasOpen) return;
+    const { more, info } = explained;
+    this.open = explained;
+    more.hidden = false;
+    info.setAttribute("aria-expanded", "true");
+    more.classList.remove("flip");
+    more.classList.toggle("flip", more.getBoundingClientRect().right > this.root.getBoundingClientRect().right + 1);
+  }
+
+  /** True where one was open. */
+  close() {
+    if (!this.open) return false;
+    this.open.more.hidden = true;
+    this.open.info.setAttribute("aria-expanded", "false");
+    this.open = null;
+    return true;
   }
 
   show(run, time) {
