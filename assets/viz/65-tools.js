@@ -109,7 +109,7 @@ class Tools {
 
   async save(what) {
     try {
-      const file = await this.ask.export({ run: this.view.run.id, what });
+      const file = await answered(this.ask.export({ run: this.view.run.id, what }));
       if (file?.text) saveAs(file.name, file.type, file.text);
       else this.view.complain(file?.error ?? "The server no longer keeps this run, so there is nothing to save.");
     } catch {
@@ -129,7 +129,7 @@ class Tools {
       return;
     }
     try {
-      const delta = await this.ask.open_trace(await file.text());
+      const delta = await answered(this.ask.open_trace(await file.text()));
       this.view.receive(delta);
       if (delta.phase !== "error") this.view.transport.begin();
     } catch {

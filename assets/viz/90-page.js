@@ -75,9 +75,9 @@ class View {
         { "aria-label": "What the colours mean" },
         entry("accepted", "guessed right"),
         entry("rejected", "guessed wrong"),
-        entry("corrected", "the target's, in its place"),
-        entry("bonus", "the target's, on top"),
-        entry("untested", "never looked at")
+        entry("corrected", "the target's instead"),
+        entry("bonus", "the target's extra"),
+        entry("untested", "not tested")
       )
     );
   }
@@ -154,7 +154,7 @@ class View {
     if (this.filling) return;
     this.filling = true;
     try {
-      for (const delta of (await this.ask.missing(gap)) ?? []) {
+      for (const delta of await answered(this.ask.missing(gap))) {
         if (delta.run === this.run.id) this.take(this.run.accept(delta));
       }
     } catch {
@@ -320,12 +320,12 @@ function sourceLine(run) {
   const source = run.start?.source ?? "live";
   const label = run.live ? "live" : { live: "live run", recorded: "recorded run", imported: "imported trace" }[source];
   const waiting = run.live && !run.course.length ? run.note : null;
-  const facts = [run.start?.title, runFacts(run)].filter(Boolean).join(" · ");
+  const facts = [runFacts(run), run.start?.title].filter(Boolean).join(" · ");
   const now = [waiting, run.live ? null : hint(source)].filter(Boolean).join(" · ");
   return [
     el("b", { class: `sv-tag ${source} ${run.phase}`, text: label }),
     el("span", { text: now }),
-    el("span", { class: "sv-runfacts", text: `${now && facts ? " · " : ""}${facts}` }),
+    el("span", { class: "sv-runfacts", text: facts, title: facts }),
   ];
 }
 
@@ -341,8 +341,8 @@ function runFacts(run) {
   const started = run.started.speculative ?? run.started.baseline;
   const config = run.start?.config;
   if (!started || !config) return "";
-  const facts = [`temperature ${config.temperature}`, `draft length γ ${config.draft_len ?? NA}`, `seed ${started.seed}`];
-  return `${modelNames(run, "speculative")}, ${facts.join(", ")}, ${started.dtype} on ${started.device}`;
+  const facts = [`temperature ${config.temperature}`, `γ ${config.draft_len ?? NA}`, `seed ${started.seed}`];
+  return `${facts.join(", ")}, ${started.dtype} on ${started.device}`;
 }
 
 const SILENCE_MS = 5000;

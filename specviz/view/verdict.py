@@ -15,8 +15,13 @@ from specviz.theory import measured_verify_ratio, speedup_curve, speedup_factor
 from specviz.trace import RunStarted
 
 CURVE_LIMIT = 16
+# Logits: how far apart the two best tokens may be for rounding to swap them. Measured on the embedded target
+# without exact numerics, 120 positions of 5 prompts, blocks of 8 against single tokens: the gap moved by up to
+# 0.375 in bfloat16, 0.0625 in float16 and 3.4e-5 in float32. Best logits reach 44 there, where neighbours in
+# bfloat16 are 0.25 apart, so 1.0 is 4 steps. About 3 times what was seen, as deeper models round more often;
+# float32 gets 30 times, still far below any gap that a wrong cache or mask leaves (whole logits).
 TIE_GAPS = {"bfloat16": 1.0, "float16": 0.25, "float32": 1e-3}
-WIDEST_TIE = max(TIE_GAPS.values())
+WIDEST_TIE = max(TIE_GAPS.values())  # where the dtype is none of these
 REPORT = "a fault of specviz, not of the draft. Please report it with the saved trace."
 REASONS = {
     "eos": "The model ended its answer.",
