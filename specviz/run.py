@@ -143,6 +143,8 @@ def make_source(target: LoadedModel, config: RunConfig, progress: Progress | Non
 def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> DraftSource:
     if name == "lookup":
         return PromptLookup()
+    if name == catalog.BLANK:
+        return ModelDraft(_measured(models.load_blank(target), progress))
     # A draft need not be exact to be verified; but the target as its own draft must give its own bits.
     numerics = config.numerics if name == config.target else "fast"
     draft = _load(name, config, numerics, progress)
@@ -152,9 +154,13 @@ def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progr
 
 def _load(name: str, config: RunConfig, numerics: str, progress: Progress | None) -> LoadedModel:
     loaded = models.load(name, dtype=config.dtype, device=config.device, numerics=numerics, progress=progress)
+    return _measured(loaded, progress)
+
+
+def _measured(loaded: LoadedModel, progress: Progress | None) -> LoadedModel:
     with _CALIBRATION:
         if progress and not loaded.pass_times:
-            progress(f"Measuring {name}", None)
+            progress(f"Measuring {loaded.name}", None)
         calibrate(loaded)
     return loaded
 
