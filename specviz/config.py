@@ -55,6 +55,7 @@ class RunConfig:
     numerics: str = "exact"
 
     def __post_init__(self) -> None:
+        self._check_types()
         _within("temperature", self.temperature, 0.0, 10.0)
         if 0 < self.temperature < MIN_TEMPERATURE:
             raise ConfigError(
@@ -74,6 +75,18 @@ class RunConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("numerics", self.numerics, NUMERICS)
         self._check_texts()
+
+    def _check_types(self) -> None:
+        for name in ("prompt", "target", "dtype", "device", "numerics"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name} must be a text.")
+        for name in ("drafts", "stop"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+                raise ConfigError(f"{name} must be a list of texts.")
+        for name in ("ignore_eos", "raw", "baseline"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false.")
 
     def _check_texts(self) -> None:
         if len(self.prompt) > MAX_PROMPT_CHARS:
@@ -98,21 +111,8 @@ class RunConfig:
         unknown = sorted(set(data) - known)
         if unknown:
             raise ConfigError(f"Unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}.")
-        settings = dict(data)
-        settings.update({name: _strings(name, data[name]) for name in ("drafts", "stop") if name in data})
-        for name in ("prompt", "target", "dtype", "device", "numerics"):
-            if not isinstance(data.get(name, ""), str):
-                raise ConfigError(f"{name} must be a text.")
-        for name in ("ignore_eos", "raw", "baseline"):
-            if not isinstance(data.get(name, False), bool):
-                raise ConfigError(f"{name} must be true or false.")
-        return cls(**settings)
-
-
-def _strings(name: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"{name} must be a list of texts.")
-    return tuple(value)
+        lists = {name: tuple(data[name]) for name in ("drafts", "stop") if isinstance(data.get(name), list)}
+        return cls(**{**data, **lists})
 
 
 def _within(

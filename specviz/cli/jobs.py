@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specviz.cli.files import OutputFile
 from specviz.cli.options import Options
@@ -30,8 +30,15 @@ def bench(options: Options) -> int:
     finally:
         status.clear()
     print(format_report(report))
-    if out:
+    return _keep(report, out) if out else 0
+
+
+def _keep(report: dict[str, Any], out: OutputFile) -> int:
+    try:
         out.write(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        print(f"specviz: The results could not be written to {out.name!r}: {error.strerror}.", file=sys.stderr)
+        return 1
     return 0
 
 
