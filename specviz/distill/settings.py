@@ -14,6 +14,7 @@ from specviz.distill.chats import Limits
 from specviz.distill.kinds import KINDS
 from specviz.distill.store import write_atomic
 from specviz.errors import ConfigError
+from specviz.prompts import read_file
 
 _STATE = "distill.json"
 
@@ -53,33 +54,11 @@ class DistillSettings:
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """The first turns of a JSONL file with `prompt` or `turns` in each line.
+    """The first turns of a JSONL file of prompts.
 
     Raises ConfigError naming the first line that cannot be read.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--prompts {path} cannot be read ({_reason(error)}); give a JSONL file.") from error
-    found = [_prompt(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
-        raise ConfigError(f"--prompts {path} holds no prompt; give one JSON object per line.")
-    return tuple(found)
-
-
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return error.strerror or "unreadable" if isinstance(error, OSError) else "it is not UTF-8 text"
-
-
-def _prompt(line: str, where: str) -> str:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        entry = None
-    turns = entry.get("turns") or [entry.get("prompt")] if isinstance(entry, dict) else None
-    if not isinstance(turns, list) or not isinstance(turns[0], str) or not turns[0].strip():
-        raise ConfigError(f'{where} is not a prompt; each line is an object like {{"prompt": "..."}}.')
-    return turns[0]
+    return tuple(prompt.turns[0] for prompt in read_file(path))
 
 
 def claim_folder(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
