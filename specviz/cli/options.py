@@ -104,7 +104,7 @@ def _add_models_of_run(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _setting(
         group, "--draft-len", f"draft length γ: tokens drafted per pass, 1 to {MAX_DRAFT_LEN}, or auto "
-        f"(default {_DEFAULTS.draft_len})", metavar="N|auto", type=_whole,
+        "(default: what suits the draft)", metavar="N|auto", type=_whole,
     )  # fmt: skip
     _setting(group, "--no-baseline", "do not run plain decoding beside it", dest="baseline", action="store_false")
     _setting(group, "--dtype", f"number format of weights: {', '.join(DTYPES)}", metavar="D")

@@ -3,7 +3,7 @@
 Owns: which guessers each is made of, and their blend's weights in the file. Must not know where files lie.
 
 `mix` is one tree, not one share for each: what stands in the text before, what the target expected at its last
-visit, and what it usually says are blended into one probability at every node, and the likeliest paths are drafted.
+visit, and what it usually says are blended into one probability at every node; the likeliest paths are drafted.
 """
 
 from __future__ import annotations

@@ -138,12 +138,14 @@ class NgramTable:
         if not whole:
             raise ValueError("its parts do not fit together")
 
-    def check_tokens(self, tokenizer: Any, target: str) -> None:
+    def check_tokens(self, tokenizer: Any, vocab_size: int, target: str) -> None:
         """A file speaks of ids, so it serves only the tokenizer it was counted with.
 
         Raises:
-            ModelError: the target has another one.
+            ModelError: the target has another one, or not all of the ids.
         """
+        if len(self.ids) and int(self.ids.max()) >= vocab_size:
+            raise ModelError(f"These counts name tokens that {target!r} has not; choose another draft.")
         if tokenizer is not None and tokenizer_stamp(tokenizer) != self.stamp:
             raise ModelError(
                 f"These counts were made with another tokenizer than that of {target!r}; choose another draft, or "

@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -134,12 +135,38 @@ def _convert(gguf: Path, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+@dataclass(frozen=True)
+class Counts:
+    """Which `draft` over which file of counts."""
+
+    draft: str
+    file: Path
+
+
+def counts_of(name: str) -> Counts | None:
+    """What a name means if it is a draft over counts: one of the catalog, `mix:FOLDER`, or a folder with counts.
+
+    A folder by itself is its counts alone, `ngram`.
+    """
+    entry = catalog.find(name)
+    if entry:
+        counted = entry.file == catalog.COUNTS_FILE
+        return Counts(entry.name, catalog.BUNDLED_DRAFTS / entry.place / entry.file) if counted else None
+    draft, has_prefix, folder = name.partition(":")
+    if has_prefix and (entry := catalog.find(draft)) and entry.file == catalog.COUNTS_FILE:
+        return Counts(draft, Path(folder).expanduser() / entry.file)
+    file = Path(name).expanduser() / catalog.COUNTS_FILE
+    return Counts("ngram", file) if file.is_file() else None
+
+
 def require_known(name: str) -> None:
     """Refuse a misspelt name at once, before anything else is loaded.
 
     Raises:
         ModelError: no name of the catalog, no path that exists, and not of a Hub id's form.
     """
+    if counts_of(name):
+        return
     hub_form = name.count("/") == 1 and not name.startswith((".", "/"))
     if catalog.find(name) is None and not hub_form and not Path(name).expanduser().exists():
         names = ", ".join(entry.name for entry in (*catalog.TARGETS, *catalog.DRAFTS))

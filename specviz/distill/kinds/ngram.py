@@ -75,16 +75,20 @@ class Ngram:
                 ("forward parameters", "0: a lookup per node"),
                 ("bytes", f"{len(self._bytes):,}"),
             ),
-            training="The target's own probabilities at every position, averaged over all occurrences of the last one "
-            "to four tokens, smoothed with those of the shorter context, those contexts kept that tell most. The "
-            "weights of `recycle` and `mix` maximise the likelihood of every other held-out answer.",
-            agreement="Share of positions where the likeliest token, given the target's own greedy answer so far, is "
-            "the target's; on the held-out chats between those. Replays teach from the answer's path alone.",
+            training="The target's own probabilities at every position, averaged over all occurrences of the last "
+            "one to four tokens, smoothed with those of the shorter context, those contexts kept that tell most. "
+            "The weights of `recycle` and `mix` maximise the likelihood of every other held-out answer.",
+            agreement="Share of positions where the likeliest token, given the target's own greedy answer so far, "
+            "is the target's; on the held-out chats between those. Replays teach from the answer's path alone.",
         )
 
 
 def _blends(table: NgramTable, chats: Sequence[Chat]) -> dict[str, str]:
-    return {kind: write_weights(blending.fit(make(table), chats)) for kind, make in GUESSERS.items()}
+    return {
+        kind: write_weights(blending.fit(guessers, chats))
+        for kind, make in GUESSERS.items()
+        if len(guessers := make(table)) > 1
+    }
 
 
 def _num_rows(chat: Chat) -> int:
