@@ -99,19 +99,23 @@ def count(chats: Sequence[Chat], *, vocab_size: int, stamp: str, max_bytes: int)
     sightings = Sightings.of(chats)
     levels: list[_Level] = []
     for length, least in enumerate(MIN_SIGHTINGS, start=1):
-        known = sightings.chosen(sightings.before[length - 1] != _NONE)
-        if len(known.weights):
-            levels.append(_level(known, length, least, levels[-1] if levels else None))
+        known = _met(sightings, length, least)
+        if not len(known.weights):
+            break
+        levels.append(_level(known, length, levels[-1] if levels else None))
     return _pruned(levels, vocab_size, stamp, max_bytes)
 
 
-def _level(sightings: Sightings, length: int, least: int, shorter: _Level | None) -> _Level:
+def _met(sightings: Sightings, length: int, least: int) -> Sightings:
+    """Those behind a context of `length` tokens that occurs at least so often."""
+    sightings = sightings.chosen(sightings.before[length - 1] != _NONE)
+    _, which, num = np.unique(context_keys(sightings.before[:length]), return_inverse=True, return_counts=True)
+    return sightings.chosen(num[which] >= least)
+
+
+def _level(sightings: Sightings, length: int, shorter: _Level | None) -> _Level:
     """The target's distributions behind contexts of `length` tokens, averaged, smoothed with the shorter ones'."""
     keys = context_keys(sightings.before[:length])
-    if least > 1:
-        _, which, num = np.unique(keys, return_inverse=True, return_counts=True)
-        often = num[which] >= least
-        sightings, keys = sightings.chosen(often), keys[often]
     contexts, first, which = np.unique(keys, return_index=True, return_inverse=True)
     pairs, masses = _masses(which, sightings)
     seen = np.bincount(which, weights=sightings.weights, minlength=len(contexts))
