@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save
 
 from specviz.drafts.guess import Guess
 from specviz.errors import ModelError
@@ -31,7 +30,12 @@ MAX_ORDER = 4
 _FORMAT = "specviz-ngram-1"
 _STEPS_PER_NAT = 32
 _PROBABILITY = [math.exp(-code / _STEPS_PER_NAT) for code in range(256)]
-_DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32}
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "U8": np.dtype(np.uint8),
+    "U16": np.dtype(np.uint16),
+    "U32": np.dtype(np.uint32),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _MULTIPLIER, _MASK, _SEED = 0x9E3779B1, 0xFFFFFFFF, 0x811C9DC5
 _MAX_REMEMBERED = 20_000
 
@@ -95,10 +99,18 @@ class NgramTable:
         return Guess(0, [])
 
     def to_bytes(self) -> bytes:
-        """The whole file."""
+        """The whole file, in the safetensors layout; equal tables give equal bytes (the library's do not)."""
         arrays = {"keys": self.keys, "starts": self.starts, "ids": self.ids, "codes": self.codes}
-        named = {"format": _FORMAT, "order": str(self.order), "tokenizer": self.stamp, **self.notes}
-        return save(arrays, metadata=named)
+        notes = {"format": _FORMAT, "order": str(self.order), "tokenizer": self.stamp, **self.notes}
+        header: dict[str, Any] = {"__metadata__": notes}
+        end = 0
+        for name, array in arrays.items():  # widest items first, so that each stands at a multiple of its size
+            begin, end = end, end + array.nbytes
+            kind = _NAMES[array.dtype]
+            header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [begin, end]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        return b"".join([len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays.values())])
 
     @classmethod
     def open(cls, path: Path) -> NgramTable:
