@@ -14,6 +14,7 @@ from specviz.errors import ConfigError
 
 DraftLen = int | Literal["auto"]
 MAX_DRAFT_LEN = 32
+DEFAULT_DRAFT_LEN = 4
 MAX_NEW_TOKENS = 8192
 MAX_PROMPT_CHARS = 200_000
 MAX_STOP_STRINGS = 16
@@ -28,8 +29,9 @@ class RunConfig:
     """The settings of one run. They hold for the baseline and for both sides of speculation alike.
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 switch the filter off. `draft_len` is the most
-    tokens a step may draft, or "auto". `seed` None draws a fresh seed for the run. `target` and
-    `drafts` are names of the catalog, Hub ids or paths; what they mean is known to `models` alone.
+    tokens a step may draft, "auto", or None for what suits the drafts. `seed` None draws a fresh seed
+    for the run. `target` and `drafts` are names of the catalog, Hub ids or paths; what they mean is known
+    to `models` alone.
 
     Raises:
         ConfigError: a value out of range; the sentence names it and the legal range.
@@ -38,7 +40,7 @@ class RunConfig:
     prompt: str = ""
     target: str = ""
     drafts: tuple[str, ...] = ()
-    draft_len: DraftLen = 4
+    draft_len: DraftLen | None = None
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -68,7 +70,7 @@ class RunConfig:
         _within("repetition penalty", self.repetition_penalty, 0.1, 10.0)
         _within("maximum of new tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS, whole=True)
         _within("minimum of new tokens", self.min_new_tokens, 0, self.max_new_tokens, whole=True)
-        if self.draft_len != "auto":
+        if self.draft_len is not None and self.draft_len != "auto":
             _within("draft length", self.draft_len, 1, MAX_DRAFT_LEN, whole=True, otherwise=' or "auto"')
         if self.seed is not None:
             _within("seed", self.seed, 0, MAX_SEED, whole=True)

@@ -177,7 +177,7 @@ def test_without_options_the_defaults_are_those_of_the_settings():
     engine = FakeEngine()
     run("--max-new-tokens", "2", engine=engine)
     given = engine.configs[0]
-    assert (given.draft_len, given.temperature, given.baseline, given.numerics) == (4, 0.0, True, "exact")
+    assert (given.draft_len, given.temperature, given.baseline, given.numerics) == (None, 0.0, True, "exact")
 
 
 # JSON

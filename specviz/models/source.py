@@ -12,6 +12,7 @@ import re
 import shutil
 import socket
 import tempfile
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -164,12 +165,38 @@ def _convert(gguf: Path, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+@dataclass(frozen=True)
+class Counts:
+    """Which `draft` over which file of counts."""
+
+    draft: str
+    file: Path
+
+
+def counts_of(name: str) -> Counts | None:
+    """What a name means if it is a draft over counts: one of the catalog, `mix:FOLDER`, or a folder with counts.
+
+    A folder by itself is its counts alone, `ngram`.
+    """
+    entry = catalog.find(name)
+    if entry:
+        counted = entry.file == catalog.COUNTS_FILE
+        return Counts(entry.name, catalog.BUNDLED_DRAFTS / entry.place / entry.file) if counted else None
+    draft, has_prefix, folder = name.partition(":")
+    if has_prefix and (entry := catalog.find(draft)) and entry.file == catalog.COUNTS_FILE:
+        return Counts(draft, Path(folder).expanduser() / entry.file)
+    file = _existing(f"{name}/{catalog.COUNTS_FILE}")
+    return Counts("ngram", file) if file and file.is_file() else None
+
+
 def require_known(name: str) -> None:
     """Refuse a misspelt name at once, before anything else is loaded.
 
     Raises:
         ModelError: no name of the catalog, no path that exists, and not of a Hub id's form.
     """
+    if counts_of(name):
+        return
     if catalog.find(name) is None and not _HUB_ID.fullmatch(name) and _existing(name) is None:
         names = ", ".join(entry.name for entry in (*catalog.TARGETS, *catalog.DRAFTS))
         raise ModelError(
