@@ -18,7 +18,9 @@ from specviz.trace import Step
 FIRST_LEN = 4
 PROBE_EVERY = 16
 _WINDOW = 31
-_IMAGINED = 2  # steps that each share starts from, so that one step decides nothing
+_IMAGINED = 2.0  # steps that the first share starts from, so that one step decides nothing
+_CONTINUED = 10.0  # steps that a further share's guess from the one before stands for
+_KEPT = 0.98
 
 
 class LengthPolicy(Protocol):
@@ -57,10 +59,10 @@ class AutoLength:
     def __init__(self, pass_times: Sequence[tuple[int, float]]) -> None:
         block_ratio = measured_verify_ratio(pass_times or [(1, 1.0)])
         self._block_ratios = [block_ratio(num) for num in range(MAX_DRAFT_LEN + 1)]
-        self._num_allowed = [0] * MAX_DRAFT_LEN
-        self._num_drafted = [0] * MAX_DRAFT_LEN
-        self._num_accepted = [0] * MAX_DRAFT_LEN
-        self._num_tested = self._num_right = 0
+        self._num_allowed = [0.0] * MAX_DRAFT_LEN
+        self._num_drafted = [0.0] * MAX_DRAFT_LEN
+        self._num_accepted = [0.0] * MAX_DRAFT_LEN
+        self._num_tested = self._num_right = 0.0
         self._draft_s: deque[float] = deque(maxlen=_WINDOW)
         self._single_s: deque[float] = deque(maxlen=_WINDOW)
         self._steps_off = 0
@@ -80,10 +82,10 @@ class AutoLength:
         tokens, nodes, accepted, drafted = 1.0, 0.0, 0.5, 1.0
         decay = (self._num_right + 1) / (self._num_tested + _IMAGINED)
         for place in range(MAX_DRAFT_LEN):
-            allowed = self._num_allowed[place] + _IMAGINED
-            expected = accepted if place == 0 else accepted * decay
-            accepted = (self._num_accepted[place] + _IMAGINED * expected) / allowed
-            drafted = (self._num_drafted[place] + _IMAGINED * drafted) / allowed
+            prior, expected = (_CONTINUED, accepted * decay) if place else (_IMAGINED, accepted)
+            allowed = self._num_allowed[place] + prior
+            accepted = (self._num_accepted[place] + prior * expected) / allowed
+            drafted = (self._num_drafted[place] + prior * drafted) / allowed
             tokens, nodes = tokens + accepted, nodes + drafted
             rate = tokens / (nodes * cost_ratio + self._block_ratio(nodes))
             if rate > best_rate:
@@ -98,6 +100,7 @@ class AutoLength:
 
     def observe(self, step: Step) -> None:
         self._steps_off = 0 if step.draft_len else self._steps_off + 1
+        self._forget()
         before = True
         for place in range(min(step.draft_len, MAX_DRAFT_LEN)):
             is_drafted = place < step.num_drafted
@@ -111,3 +114,10 @@ class AutoLength:
         self._single_s.append(step.verify_s / self._block_ratios[min(step.num_drafted, MAX_DRAFT_LEN)])
         if step.num_drafted:
             self._draft_s.append(step.draft_s / step.num_drafted)
+
+    def _forget(self) -> None:
+        """Let old steps fade, so that what was bad luck once, or another kind of text, is tried again."""
+        for counts in (self._num_allowed, self._num_drafted, self._num_accepted):
+            counts[:] = [_KEPT * count for count in counts]
+        self._num_tested *= _KEPT
+        self._num_right *= _KEPT
