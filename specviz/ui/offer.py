@@ -6,9 +6,10 @@ model is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from specviz.config import DEFAULT_DRAFT_LEN
 from specviz.ui.settings import ITSELF
 
 ITSELF_LABEL = "the target itself: every guess is right"
@@ -18,8 +19,8 @@ ITSELF_LABEL = "the target itself: every guess is right"
 class Offer:
     """(label, name) of targets and drafts, and the ones chosen at first.
 
-    With `any_name` a visitor may also type a Hub id, a folder or a file: only where the visitor is the owner
-    of the machine.
+    `draft_lens` holds the length that a draft does best with, where it is not the usual one. With `any_name` a
+    visitor may also type a Hub id, a folder or a file: only where the visitor is the owner of the machine.
     """
 
     targets: Sequence[tuple[str, str]]
@@ -27,6 +28,7 @@ class Offer:
     target: str
     draft: str
     any_name: bool = False
+    draft_lens: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -47,4 +49,5 @@ def from_catalog(*, any_name: bool = False, hub: bool = False) -> Offer:
     # A draft that is the only target under another name would be offered twice.
     others = [e for e in catalog.DRAFTS if len(targets) > 1 or e.place != target]
     drafts = [*offered(others), (ITSELF_LABEL, ITSELF)]
-    return Offer(targets, drafts, target, catalog.default_drafts(target)[0], any_name)
+    lengths = {entry.name: entry.draft_len for entry in catalog.DRAFTS if entry.draft_len != DEFAULT_DRAFT_LEN}
+    return Offer(targets, drafts, target, catalog.default_drafts(target)[0], any_name, lengths)
