@@ -132,7 +132,7 @@ def preset_values(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _wire_length(draft: gr.Radio, length: gr.Slider, offer: Offer) -> None:
     """Choosing a draft chooses the length it does best with, in the browser, with no request."""
-    best = f"{json.dumps(dict(offer.draft_lens))}[name] ?? {DEFAULTS['draft_len']}"
+    best = f"({json.dumps(dict(offer.draft_lens))})[name] ?? {DEFAULTS['draft_len']}"
     draft.input(None, [draft], [length], js=f"name => {best}", api_visibility="private")
 
 
