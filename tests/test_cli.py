@@ -104,6 +104,8 @@ def refused(capsys, code):
         (["replay", "/"], "directory"),
         (["replay", "a\0b"], "null byte"),
         (["bench", "--out", "/nowhere/bench.json"], "--out"),
+        (["bench", "--by-category", "--limit-per-category", "0", "--drafts", "lookup"], "--limit-per-category 0"),
+        (["bench", "--by-category", "--drafts", ","], "no draft"),
         (["distill", "--minutes", "soon"], "--minutes"),
         (["distill", "--kind", "huge"], "huge"),
         (["models", "--yaml"], "--yaml"),
