@@ -1,0 +1,181 @@
+"""The draft heads while they learn: transformer layers between the target's embeddings and its cut output head.
+
+Owns: `HeadNet`, its first weights, and the chains in which a feature head lives on its own states. Must not know
+data, losses, files, or how a trained head drafts (`drafts.head` computes the same for one text with a cache).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specviz.drafts.head import HeadShape, rope_table, rotate
+
+_START_STD = 0.02
+
+
+class HeadLayer(nn.Module):
+    """One layer as in Llama, its projections joined: norms in front, grouped queries, SwiGLU."""
+
+    def __init__(self, shape: HeadShape) -> None:
+        super().__init__()
+        self.shape = shape
+        width, attended = shape.hidden_size, shape.num_heads * shape.head_dim
+        joined = attended + 2 * shape.num_kv_heads * shape.head_dim
+        self.norm_attention = nn.Parameter(torch.ones(width))
+        self.qkv = nn.Linear(width, joined, bias=False)
+        self.out = nn.Linear(attended, width, bias=False)
+        self.norm_mlp = nn.Parameter(torch.ones(width))
+        self.gate_up = nn.Linear(width, 2 * shape.inner_size, bias=False)
+        self.down = nn.Linear(shape.inner_size, width, bias=False)
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries (batch, heads, rows, d), rotated keys and plain values (batch, kv_heads, rows, d).
+
+        `x` is (batch, rows, width), `positions` (batch or 1, rows).
+        """
+        shape = self.shape
+        heads, kv_heads, dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
+        joined = self.qkv(_norm(x, self.norm_attention, shape.norm_eps))
+        joined = joined.unflatten(-1, (heads + 2 * kv_heads, dim)).transpose(1, 2)
+        cos, sin = rope_table(positions, dim, shape.rope_theta)
+        cos, sin = cos[:, None].to(joined.dtype), sin[:, None].to(joined.dtype)
+        turned = rotate(joined[:, : heads + kv_heads], cos, sin)
+        return turned[:, :heads], turned[:, heads:], joined[:, heads + kv_heads :]
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The rest of the layer behind its attention; `attended` is (batch, heads, rows, d)."""
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        gate, up = self.gate_up(_norm(x, self.norm_mlp, self.shape.norm_eps)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class HeadNet(nn.Module):
+    """A head's trained weights, over the target's frozen embeddings `table` (vocab, width).
+
+    `pruned` reads tokens: each token's embedding plus a learned share of the one before (a token shift, so that a
+    single layer can match pairs of tokens). `feature` reads token and target state together (EAGLE, 2401.15077).
+    """
+
+    kept_ids: Tensor
+    """Ids (classes,), ascending, that the output head keeps; chosen when training begins, part of the state."""
+
+    def __init__(self, shape: HeadShape, table: Tensor, num_kept: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.register_buffer("table", table, persistent=False)
+        self.register_buffer("kept_ids", torch.arange(num_kept))
+        width = shape.hidden_size
+        if shape.kind == "feature":
+            self.norm_token = nn.Parameter(torch.ones(width))
+            self.norm_state = nn.Parameter(torch.ones(width))
+            self.fuse = nn.Linear(2 * width, width, bias=False)
+        else:
+            self.shift = nn.Parameter(torch.zeros(width))
+        self.layers = nn.ModuleList(HeadLayer(shape) for _ in range(shape.num_layers))
+        self.norm = nn.Parameter(torch.ones(width))
+
+    def read_tokens(self, ids: Tensor) -> Tensor:
+        """States (batch, rows, width) behind each of `ids` (batch, rows); for `pruned`."""
+        tokens = F.embedding(ids, self.table).to(self.norm.dtype)
+        x = tokens + self.shift * F.pad(tokens, (0, 0, 1, 0))[:, :-1]
+        return self._through(x)[0]
+
+    def read_states(self, ids: Tensor, states: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """For `feature`: own states (batch, rows, width), and each layer's keys and values.
+
+        Row i reads the token `ids[:, i]` and the target's state of the token before it, `states[:, i]`.
+        """
+        return self._through(self._fused(ids, states))
+
+    def _fused(self, ids: Tensor, states: Tensor) -> Tensor:
+        eps = self.shape.norm_eps
+        tokens = _norm(F.embedding(ids, self.table).to(self.norm.dtype), self.norm_token, eps)
+        fused: Tensor = self.fuse(torch.cat((tokens, _norm(states, self.norm_state, eps)), -1))
+        return fused
+
+    def _through(self, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        positions = torch.arange(x.shape[1], device=x.device)[None]
+        kept = []
+        for layer in self.layers:
+            query, key, value = layer.project(x, positions)  # type: ignore[operator]
+            attended = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+            x = layer.finish(x, attended)  # type: ignore[operator]
+            kept.append((key, value))
+        return _norm(x, self.norm, self.shape.norm_eps), kept
+
+    def go_on(
+        self,
+        ids: Tensor,
+        states: Tensor,
+        starts: Tensor,
+        prefix: list[tuple[Tensor, Tensor]],
+        chains: list[list[tuple[Tensor, Tensor]]],
+    ) -> Tensor:
+        """One step further for chains that feed on their own states (EAGLE-3's training-time test, 2503.01840).
+
+        Chain j of a row of the batch began behind row `starts[:, j]` of `prefix`, which it sees up to there, and
+        sees its own earlier steps in `chains`, to which this step is added. `ids` are the tokens read now, `states`
+        (batch, num_chains, width) the chains' own last states. Returns the new ones.
+        """
+        x = self._fused(ids, states)
+        chains.append([])
+        for i, layer in enumerate(self.layers):
+            query, key, value = layer.project(x, starts + len(chains))  # type: ignore[operator]
+            chains[-1].append((key, value))
+            attended = _attend_chains(query, prefix[i], starts, [step[i] for step in chains])
+            x = layer.finish(x, attended)  # type: ignore[operator]
+        return _norm(x, self.norm, self.shape.norm_eps)
+
+
+def _attend_chains(
+    query: Tensor, prefix: tuple[Tensor, Tensor], starts: Tensor, steps: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Attention of (batch, heads, chains, d) to the prefix up to each chain's start and to the chain itself."""
+    keys, values = prefix
+    batch, heads, chains, dim = query.shape
+    grouped = query.reshape(batch, keys.shape[1], heads // keys.shape[1], chains, dim)
+    behind = torch.einsum("bkgcd,bktd->bkgct", grouped, keys)
+    hidden = torch.arange(keys.shape[2], device=query.device) > starts[..., None]
+    behind = behind.masked_fill(hidden[:, None, None], -torch.inf)
+    own = [(grouped * key[:, :, None]).sum(-1, keepdim=True) for key, _ in steps]
+    shares = (torch.cat((behind, *own), -1).float() * dim**-0.5).softmax(-1).to(values.dtype)
+    mixed = torch.einsum("bkgct,bktd->bkgcd", shares[..., : keys.shape[2]], values)
+    for i, (_, value) in enumerate(steps, start=keys.shape[2]):
+        mixed = mixed + shares[..., i : i + 1] * value[:, :, None]
+    return mixed.reshape(batch, heads, chains, dim)
+
+
+def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
+
+
+@torch.no_grad()
+def start_weights(net: HeadNet, target: Any, layers: list[int], seed: int) -> None:
+    """First weights: the named layers of a Llama-like target and its last norm, or small random ones without.
+
+    A `fuse` lets half of each input through, with a little noise.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in net.parameters():
+        if parameter.dim() == 2:
+            parameter.copy_(_START_STD * torch.randn(parameter.shape, generator=generator))
+    for layer, index in zip(net.layers, layers, strict=False):
+        _copy_layer(layer, target.get_decoder().layers[index])  # type: ignore[arg-type]
+    if layers:
+        net.norm.copy_(target.get_decoder().norm.weight)
+    if net.shape.kind == "feature":
+        net.fuse.weight += torch.eye(net.shape.hidden_size).repeat(1, 2) * 0.5
+
+
+def _copy_layer(layer: HeadLayer, theirs: Any) -> None:
+    attention, mlp = theirs.self_attn, theirs.mlp
+    layer.norm_attention.copy_(theirs.input_layernorm.weight)
+    layer.qkv.weight.copy_(torch.cat([p.weight for p in (attention.q_proj, attention.k_proj, attention.v_proj)]))
+    layer.out.weight.copy_(attention.o_proj.weight)
+    layer.norm_mlp.copy_(theirs.post_attention_layernorm.weight)
+    layer.gate_up.weight.copy_(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)))
+    layer.down.weight.copy_(mlp.down_proj.weight)
