@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from specviz.drafts.head import HeadShape, rope_table, rotate
 
 _START_STD = 0.02
+_RIDGE = 1e-3
 
 
 class HeadLayer(nn.Module):
@@ -56,7 +57,7 @@ class HeadLayer(nn.Module):
 class HeadNet(nn.Module):
     """A head's trained weights, over the target's frozen embeddings `table` (vocab, width).
 
-    `pruned` reads tokens: each token's embedding plus a learned share of the one before (a token shift, so that a
+    `pruned` reads tokens: learned shares of each token's embedding and of the one before (a token shift, so that a
     single layer can match pairs of tokens). `feature` reads token and target state together (EAGLE, 2401.15077).
     """
 
@@ -74,6 +75,7 @@ class HeadNet(nn.Module):
             self.norm_state = nn.Parameter(torch.ones(width))
             self.fuse = nn.Linear(2 * width, width, bias=False)
         else:
+            self.own = nn.Parameter(torch.ones(width))
             self.shift = nn.Parameter(torch.zeros(width))
         self.layers = nn.ModuleList(HeadLayer(shape) for _ in range(shape.num_layers))
         self.norm = nn.Parameter(torch.ones(width))
@@ -81,7 +83,7 @@ class HeadNet(nn.Module):
     def read_tokens(self, ids: Tensor) -> Tensor:
         """States (batch, rows, width) behind each of `ids` (batch, rows); for `pruned`."""
         tokens = F.embedding(ids, self.table).to(self.norm.dtype)
-        x = tokens + self.shift * F.pad(tokens, (0, 0, 1, 0))[:, :-1]
+        x = self.own * tokens + self.shift * F.pad(tokens, (0, 0, 1, 0))[:, :-1]
         return self._through(x)[0]
 
     def read_states(self, ids: Tensor, states: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
@@ -157,7 +159,7 @@ def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def start_weights(net: HeadNet, target: Any, layers: list[int], seed: int) -> None:
     """First weights: the named layers of a Llama-like target and its last norm, or small random ones without.
 
-    A `fuse` lets half of each input through, with a little noise.
+    What a layer adds starts at zero, so that a head begins as a map from what it reads to the output head.
     """
     generator = torch.Generator().manual_seed(seed)
     for parameter in net.parameters():
@@ -167,8 +169,25 @@ def start_weights(net: HeadNet, target: Any, layers: list[int], seed: int) -> No
         _copy_layer(layer, target.get_decoder().layers[index])  # type: ignore[arg-type]
     if layers:
         net.norm.copy_(target.get_decoder().norm.weight)
-    if net.shape.kind == "feature":
-        net.fuse.weight += torch.eye(net.shape.hidden_size).repeat(1, 2) * 0.5
+    for layer in net.layers:
+        layer.out.weight.zero_()  # type: ignore[union-attr]
+        layer.down.weight.zero_()  # type: ignore[union-attr]
+
+
+@torch.no_grad()
+def fit_fusion(net: HeadNet, ids: Tensor, states: Tensor) -> None:
+    """Start `fuse` as the best linear guess (ridge regression) of the target's next state before its last gain.
+
+    `ids` (n,) are a text's tokens and `states` (n, width) the target's: row i guesses state i + 1 from token i + 1
+    and state i.
+    """
+    eps, states = net.shape.norm_eps, states.float()
+    tokens = _norm(F.embedding(ids[1:], net.table).float(), net.norm_token, eps)
+    read = torch.cat((tokens, _norm(states[:-1], net.norm_state, eps)), -1)
+    gram = read.T @ read
+    gram.diagonal().add_(_RIDGE * float(gram.diagonal().mean()))
+    guessed = torch.linalg.solve(gram, read.T @ (states[1:] / net.norm))
+    net.fuse.weight.copy_(guessed.T)
 
 
 def _copy_layer(layer: HeadLayer, theirs: Any) -> None:

@@ -15,7 +15,7 @@ from specviz.sampling import Sampler
 
 
 class PrunedDraft(HeadDraft):
-    """Reads each token's embedding plus a learned share of the one before it (a token shift, as in RWKV, 2305.13048):
+    """Reads learned shares of each token's embedding and of the one before it (a token shift, as in RWKV, 2305.13048):
     with pairs of tokens as keys a single layer can continue what stood behind the same words earlier."""
 
     _tree_ids: list[int]
@@ -37,14 +37,13 @@ class PrunedDraft(HeadDraft):
     def extend(self, parents: Sequence[int], token_ids: Sequence[int]) -> Tensor:
         before = [self._tree_ids[parent] if parent >= 0 else self._last_id for parent in parents]
         self._tree_ids += token_ids
-        x = torch.addcmul(self._embed(token_ids), self._embed(before), self._model.weights["shift"])
+        own, shift = self._model.weights["own"], self._model.weights["shift"]
+        x = torch.addcmul(self._embed(token_ids) * own, self._embed(before), shift)
         return self._model.logits(self._model.extend(x, parents))
 
     def _committed(self, context_ids: list[int]) -> Tensor:
         """What the layers read of the text that is not in the cache yet."""
         first = self._model.length
-        x = self._embed(context_ids[max(first - 1, 0) :])
-        shifted = x[:-1] * self._model.weights["shift"]
-        if first:
-            return x[1:] + shifted
-        return torch.cat((x[:1], x[1:] + shifted))
+        tokens = self._embed(context_ids[max(first - 1, 0) :])
+        own, shifted = tokens * self._model.weights["own"], tokens[:-1] * self._model.weights["shift"]
+        return own[1:] + shifted if first else torch.cat((own[:1], own[1:] + shifted))
