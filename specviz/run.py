@@ -26,8 +26,9 @@ from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
+from specviz.models.source import require_known
 from specviz.runner import calibrate
-from specviz.trace import Event, Piece, Trace, event_ids
+from specviz.trace import Event, Piece, RunFinished, Trace, event_ids
 
 _CALIBRATION = threading.Lock()  # two visitors must not measure at the same time
 
@@ -48,12 +49,17 @@ class Run:
         self.prompt_ids = prompt_ids
         self.trace = Trace(config=config.to_json(), versions={**versions(), "machine": _machine()})
         self._source = source
-        self._cancelled = cancelled
+        self._broken = False
+        self._cancelled = lambda: self._broken or cancelled()
         self._read_piece = text.PieceReader(target.tokenizer) if target.tokenizer else _number_piece
 
     def events(self) -> Iterator[Event]:
-        """The events of all lanes in race order, each kept in `trace` before it is handed out."""
+        """The events of all lanes in race order, each kept in `trace` before it is handed out.
+
+        A lane that ends in an error ends the run: the other stops before its next pass.
+        """
         for event in self._lanes():
+            self._broken |= isinstance(event, RunFinished) and event.reason == "error"
             for token_id in event_ids(event):
                 self.piece(token_id)
             self.trace.events.append(event)
@@ -112,6 +118,8 @@ def prepare(
         drafts=config.drafts or catalog.default_drafts(target_name),
         seed=secrets.randbelow(2**32) if config.seed is None else config.seed,
     )
+    for name in (target_name, *config.drafts):
+        require_known(name)
     target = _load(target_name, config, config.numerics, progress)
     prompt_ids = text.encode_prompt(target.tokenizer, config.prompt, raw=config.raw)
     check_prompt(prompt_ids, target)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specviz.config import RunConfig
 
-_NUCLEUS_SLICES = (256, 4096)
+_NUCLEUS_SLICES = (64, 1024)
 
 
 class Sampler:
@@ -109,16 +109,21 @@ def one_hot(token_id: int, sampler: Sampler) -> Tensor:
 def nucleus(rows: Tensor, top_p: float) -> Tensor:
     """Keep of each row the fewest tokens whose mass reaches `top_p` (Holtzman et al. 1904.09751), renormalised.
 
-    Looks at a slice of the most probable tokens first and sorts everything only where their mass falls short.
+    Looks at a slice of the most probable tokens first, then at a larger one, and sorts a whole row only where
+    its mass still falls short.
     """
-    width = rows.shape[-1]
-    for size in (*(size for size in _NUCLEUS_SLICES if size < width), width):
-        values, ids = rows.topk(size, dim=-1)
+    kept = torch.zeros_like(rows)
+    open_rows = torch.arange(len(rows), device=rows.device)
+    for size in (*(size for size in _NUCLEUS_SLICES if size < rows.shape[-1]), rows.shape[-1]):
+        looked_at = rows[open_rows]
+        values, ids = looked_at.topk(size, dim=-1)
         mass = values.double().cumsum(-1)
-        if size == width or bool((mass[:, -1] >= top_p).all()):
+        values = torch.where(mass - values < top_p, values, 0.0)
+        kept[open_rows] = torch.zeros_like(looked_at).scatter_(1, ids, values / values.sum(-1, keepdim=True))
+        open_rows = open_rows[mass[:, -1] < top_p]
+        if not len(open_rows):
             break
-    kept = torch.where(mass - values < top_p, values, 0.0)
-    return torch.zeros_like(rows).scatter_(1, ids, kept / kept.sum(-1, keepdim=True))
+    return kept
 
 
 def first_argmax(rows: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ def decoded(target, source, prompt_ids, **more):
     patch = pytest.MonkeyPatch()
     with patch.context() as patched:
         patched.setattr(decode, "Runner", WatchedRunner)
-        trace = play(target, source, prompt_ids, max_new_tokens=NUM_NEW, ignore_eos=True, **more)
+        trace = play(target, source, prompt_ids, **{"max_new_tokens": NUM_NEW, "ignore_eos": True, **more})
     runner = WatchedRunner.last
     return trace, runner.cache.stored(range(runner.length))
 
@@ -158,6 +158,18 @@ SOURCES = {
     "chain": (lambda _, ids, truth: Knowing(truth, len(ids), width=1, sure=0.8), 7),
     "tree": (lambda _, ids, truth: Knowing(truth, len(ids), width=3, sure=0.8), 16),
 }
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("prompt", ["T", "One two", "The rivers of Europe"])
+def test_a_text_of_a_few_tokens_is_bit_exact_too(target, prompt, width):
+    """Products with few keys go to other kernels than those with many, and a run passes from one to the other."""
+    prompt_ids = encode_prompt(target.tokenizer, prompt, raw=True)
+    expected, stored = decoded(target, None, prompt_ids, max_new_tokens=40)
+    knowing = Knowing(said(expected), len(prompt_ids), width=width, sure=0.8)
+    trace, ours = decoded(target, knowing, prompt_ids, max_new_tokens=40, draft_len=7 if width == 1 else 16)
+    assert said(trace) == said(expected)
+    assert all(torch.equal(one, many) for one, many in zip(stored, ours, strict=True))
 
 
 @pytest.mark.parametrize("name", SOURCES)

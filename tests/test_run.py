@@ -151,3 +151,32 @@ def test_progress_is_told_in_sentences_and_only_while_something_takes_long(folde
     loading._REGISTRY.clear()
     prepare(config, progress=lambda text, _: told.append(text))
     assert [text.split()[0] for text in told] == ["Loading", "Measuring", "Loading", "Measuring"]
+
+
+def test_a_misspelt_draft_is_refused_before_the_target_is_loaded(folders):
+    loading._REGISTRY.clear()
+    with pytest.raises(ModelError, match="No model 'lokup'"):
+        prepared(folders, "lokup")
+    assert not loading._REGISTRY
+
+
+@pytest.mark.parametrize("sick", ["target", "draft"])
+def test_case_14_a_lane_that_breaks_ends_the_run_and_the_other_lane_keeps_what_it_made(folders, sick):
+    made = prepared(folders, "draft", max_new_tokens=64)
+    model = next(loaded.model for key, loaded in loading._REGISTRY.items() if key[0] == folders[sick])
+    head, calls = model.lm_head, []
+
+    def breaks_at_the_sixth_call(module, _args, output):
+        calls.append(module)
+        return output * float("nan") if len(calls) > 5 else output
+
+    hook = head.register_forward_hook(breaks_at_the_sixth_call)
+    try:
+        events = list(made.events())
+    finally:
+        hook.remove()
+    ends = {event.lane: event for event in events if hasattr(event, "reason")}
+    assert sorted(end.reason for end in ends.values()) == ["cancelled", "error"]
+    assert all(end.num_tokens < 64 for end in ends.values())
+    assert audit(made.trace) == []
+    assert len(run(folders, "draft").token_ids("speculative")) == 16, "the next run works"

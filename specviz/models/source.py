@@ -134,13 +134,23 @@ def _convert(gguf: Path, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def _hub_folder(repo: str) -> Path:
-    """A snapshot from the Hub's cache, or downloaded where the Hub answers at once."""
-    if repo.count("/") != 1 or repo.startswith((".", "/")):
+def require_known(name: str) -> None:
+    """Refuse a misspelt name at once, before anything else is loaded.
+
+    Raises:
+        ModelError: no name of the catalog, no path that exists, and not of a Hub id's form.
+    """
+    hub_form = name.count("/") == 1 and not name.startswith((".", "/"))
+    if catalog.find(name) is None and not hub_form and not Path(name).expanduser().exists():
         names = ", ".join(entry.name for entry in (*catalog.TARGETS, *catalog.DRAFTS))
         raise ModelError(
-            f"No model {repo!r}: it is no name of the catalog ({names}), no Hub id, folder or .gguf file."
+            f"No model {name!r}: it is no name of the catalog ({names}), no Hub id, folder or .gguf file."
         )
+
+
+def _hub_folder(repo: str) -> Path:
+    """A snapshot from the Hub's cache, or downloaded where the Hub answers at once."""
+    require_known(repo)
     wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
     try:
         return Path(huggingface_hub.snapshot_download(repo, allow_patterns=wanted, local_files_only=True))
