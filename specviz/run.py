@@ -21,12 +21,13 @@ from specviz import models, text
 from specviz.config import RunConfig
 from specviz.decode import Surroundings, autoregress, check_prompt, race, speculate
 from specviz.drafts import DraftSource
+from specviz.drafts.head_file import is_head, load_head
 from specviz.drafts.lookup import PromptLookup
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
-from specviz.models.source import require_known
+from specviz.models.source import local_folder, require_known
 from specviz.runner import calibrate
 from specviz.trace import Event, Piece, RunFinished, Trace, event_ids
 
@@ -143,6 +144,9 @@ def make_source(target: LoadedModel, config: RunConfig, progress: Progress | Non
 def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> DraftSource:
     if name == "lookup":
         return PromptLookup()
+    folder = local_folder(name)
+    if folder and is_head(folder):
+        return load_head(folder, name, target)
     # A draft need not be exact to be verified; but the target as its own draft must give its own bits.
     numerics = config.numerics if name == config.target else "fast"
     draft = _load(name, config, numerics, progress)

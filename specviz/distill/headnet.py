@@ -175,19 +175,36 @@ def start_weights(net: HeadNet, target: Any, layers: list[int], seed: int) -> No
 
 
 @torch.no_grad()
-def fit_fusion(net: HeadNet, ids: Tensor, states: Tensor) -> None:
-    """Start `fuse` as the best linear guess (ridge regression) of the target's next state before its last gain.
+def fit_states(net: HeadNet, ids: Tensor, states: Tensor, inside: Tensor) -> None:
+    """Start a `feature` head as a good guess of the target's next state before its last gain, by ridge regression.
 
-    `ids` (n,) are a text's tokens and `states` (n, width) the target's: row i guesses state i + 1 from token i + 1
-    and state i.
+    First `fuse` alone, then for each layer what its attention and its gated units add to the guess. `ids` and
+    `states` are as in `read_states`, (chats, rows) and (chats, rows + 1, width): row i guesses state i + 1; `inside`
+    (chats, rows) tells which rows count.
     """
-    eps, states = net.shape.norm_eps, states.float()
-    tokens = _norm(F.embedding(ids[1:], net.table).float(), net.norm_token, eps)
-    read = torch.cat((tokens, _norm(states[:-1], net.norm_state, eps)), -1)
+    wanted = (states[:, 1:].float() / net.norm)[inside]
+    eps, positions = net.shape.norm_eps, torch.arange(ids.shape[1], device=ids.device)[None]
+    tokens = _norm(F.embedding(ids, net.table).float(), net.norm_token, eps)
+    read = torch.cat((tokens, _norm(states[:, :-1].float(), net.norm_state, eps)), -1)
+    net.fuse.weight.copy_(_ridge(read[inside], wanted))
+    x = net.fuse(read)
+    for layer in net.layers:
+        query, key, value = layer.project(x, positions)  # type: ignore[operator]
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        mixed = mixed.transpose(1, 2).flatten(2)
+        layer.out.weight.copy_(_ridge(mixed[inside], wanted - x[inside]))  # type: ignore[union-attr]
+        x = x + layer.out(mixed)  # type: ignore[operator]
+        gate, up = layer.gate_up(_norm(x, layer.norm_mlp, eps)).chunk(2, -1)  # type: ignore[operator,arg-type]
+        units = F.silu(gate) * up
+        layer.down.weight.copy_(_ridge(units[inside], wanted - x[inside]))  # type: ignore[union-attr]
+        x = x + layer.down(units)  # type: ignore[operator]
+
+
+def _ridge(read: Tensor, wanted: Tensor) -> Tensor:
+    """The matrix (outputs, inputs) that maps `read` (rows, inputs) best to `wanted` (rows, outputs)."""
     gram = read.T @ read
     gram.diagonal().add_(_RIDGE * float(gram.diagonal().mean()))
-    guessed = torch.linalg.solve(gram, read.T @ (states[1:] / net.norm))
-    net.fuse.weight.copy_(guessed.T)
+    return torch.linalg.solve(gram, read.T @ wanted).T
 
 
 def _copy_layer(layer: HeadLayer, theirs: Any) -> None:

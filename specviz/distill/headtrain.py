@@ -125,6 +125,16 @@ def make_head_batch(
     )
 
 
+def for_fitting(chats: Sequence[Chat], states: States) -> tuple[Tensor, Tensor, Tensor]:
+    """What `fit_states` asks for: padded ids, the target's states, and which rows guess an answer's states."""
+    longest = max(len(chat.ids) for chat in chats)
+    ids = _pad([torch.from_numpy(chat.ids[1:, None]) for chat in chats], longest - 1)[..., 0]
+    rows = torch.arange(longest - 1)[None]
+    first = torch.tensor([chat.answer_start - 2 for chat in chats])[:, None]
+    last = torch.tensor([len(chat.ids) - 2 for chat in chats])[:, None]
+    return ids, _pad([states(chat) for chat in chats], longest), (rows >= first) & (rows <= last)
+
+
 def _answer(chat: Chat) -> slice:
     return slice(chat.answer_start - chat.first_row, None)
 

@@ -41,13 +41,14 @@ class FeatureDraft(HeadDraft):
 
     @torch.inference_mode()
     def begin(self, context_ids: list[int]) -> Tensor | None:
+        self._model.truncate(self._model.length)
+        self._tree_states = []
         self._read(context_ids)
         return None if self._root is None else self._model.logits(self._root)
 
     @torch.inference_mode()
     def _read(self, context_ids: list[int]) -> None:
         """Commit the rows of all states that are known."""
-        self._tree_states = []
         if not self._unread:
             return
         states = torch.cat(self._unread)

@@ -32,13 +32,13 @@ _MOST_STRANGE = 0.3
 """How far embeddings may lie from those the head knew, relative: rounding to four bits moves them by a tenth."""
 
 
-def kind_of(folder: Path) -> str | None:
-    """`pruned` or `feature` where `folder` holds such a head, else None."""
+def is_head(folder: Path) -> bool:
+    """Whether `folder` holds a draft head, not a model of transformers."""
     try:
-        kind = json.loads((folder / _CONFIG).read_text(encoding="utf-8")).get("kind")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return kind if kind in KINDS else None
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("kind") in KINDS
 
 
 def save_head(

@@ -65,6 +65,8 @@ TARGETS = (
 )
 DRAFTS = (
     Entry(name="tiny", kind="draft", label="tiny: distilled, 1/20 of the target", place="tiny"),
+    Entry(name="pruned", kind="draft", label="pruned: one layer between the target's embeddings", place="pruned"),
+    Entry(name="feature", kind="draft", label="feature: reads the target's hidden state", place="feature"),
     Entry(name="lookup", kind="draft", label="lookup: copy what followed the same words"),
     Entry(
         name="smollm2-135m-draft",

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from specviz.distill.kinds.heads import Feature, Pruned
 from specviz.distill.kinds.kind import About, Kind, Lesson
 from specviz.distill.kinds.tiny import Tiny
 
-KINDS: dict[str, Callable[[], Kind]] = {"tiny": Tiny}
+KINDS: dict[str, Callable[[], Kind]] = {"tiny": Tiny, "pruned": Pruned, "feature": Feature}
 
 __all__ = ["KINDS", "About", "Kind", "Lesson"]

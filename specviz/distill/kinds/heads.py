@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from specviz.distill.headnet import HeadNet, start_weights
-from specviz.distill.headtrain import HeadLearner, hits
+from specviz.distill.headnet import HeadNet, fit_states, start_weights
+from specviz.distill.headtrain import HeadLearner, for_fitting, hits
 from specviz.distill.kinds.course import reporter
 from specviz.distill.kinds.kind import About, Lesson
 from specviz.distill.measure import Agreement, replay
@@ -32,6 +32,7 @@ SHARE = 20
 _MOST_KEPT, _FEWEST_KEPT = 8192, 64
 _READING_SHARE = 0.35
 _MEASURED_CHATS = 24
+_FITTED_CHATS = 600
 _LAYER_PARTS = {
     "self_attn.q_proj.weight",
     "self_attn.k_proj.weight",
@@ -83,6 +84,8 @@ class _Head:
         chats, sample = self._prepare(lesson)
         learner = HeadLearner(self._net, self._target, self._states)
         self._net.kept_ids.copy_(most_frequent(chats, len(self._table), len(self._net.kept_ids)))
+        if not lesson.checkpoint.exists():
+            self._start(chats)
         settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed, learning_rate=1.5e-3)
         trainer = Trainer(learner, chats, settings, lesson.checkpoint, lesson.clock)
         return trainer.run(reporter(trainer, settings, lesson, lambda: self._agreement(sample)))
@@ -90,6 +93,9 @@ class _Head:
     def _prepare(self, lesson: Lesson) -> tuple[Sequence[Chat], Sequence[Chat]]:
         """(chats to train on, held-out chats to follow the training with)."""
         return lesson.chats, lesson.held_out[:_MEASURED_CHATS]
+
+    def _start(self, chats: Sequence[Chat]) -> None:
+        """First weights that need data."""
 
     def measure(self, held_out: Sequence[Chat]) -> Agreement:
         with torch.no_grad():
@@ -185,6 +191,12 @@ class Feature(_Head):
 
         self._states.fill(self._target, go_on)
         return [chat for chat in lesson.chats if chat in self._states], lesson.held_out[:_MEASURED_CHATS]
+
+    def _start(self, chats: Sequence[Chat]) -> None:
+        assert self._states is not None
+        ids, states, inside = for_fitting(chats[:_FITTED_CHATS], self._states)
+        device = self._table.device
+        fit_states(self._net, ids.to(device), states.to(device), inside.to(device))
 
     def save(self, out: Path) -> None:
         super().save(out)
