@@ -4,7 +4,8 @@ import torch
 from transformers import LlamaConfig
 
 import toys
-from specviz.distill.headnet import HeadNet, fit_states, start_weights
+from specviz.distill.headfit import fit_states, start_weights
+from specviz.distill.headnet import HeadNet
 from specviz.drafts.head import HeadShape
 from specviz.drafts.head_file import load_head, save_head
 
@@ -70,6 +71,7 @@ def agreeing(folder, kind: str, target):
         else:
             texts = torch.randint(toys.VOCAB, (400, 24), generator=generator)
             states = target.model.get_decoder()(texts).last_hidden_state
-            fit_states(made, texts[:, 1:], states, torch.ones(400, 23, dtype=torch.bool))
+            inside = torch.ones(400, 23, dtype=torch.bool)
+            fit_states(made, lambda: [(texts[:, 1:], states, inside)])
     save(folder, made, target)
     return load_head(folder, kind, target)

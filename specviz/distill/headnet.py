@@ -1,22 +1,16 @@
 """The draft heads while they learn: transformer layers between the target's embeddings and its cut output head.
 
-Owns: `HeadNet`, its first weights, and the chains in which a feature head lives on its own states. Must not know
+Owns: `HeadNet` and the chains in which a feature head lives on its own states. Must not know
 data, losses, files, or how a trained head drafts (`drafts.head` computes the same for one text with a cache).
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specviz.drafts.head import HeadShape, rope_table, rotate
-
-_START_STD = 0.02
-_RIDGE = 1e-3
-
 
 class HeadLayer(nn.Module):
     """One layer as in Llama, its projections joined: norms in front, grouped queries, SwiGLU."""
@@ -40,7 +34,7 @@ class HeadLayer(nn.Module):
         """
         shape = self.shape
         heads, kv_heads, dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
-        joined = self.qkv(_norm(x, self.norm_attention, shape.norm_eps))
+        joined = self.qkv(norm(x, self.norm_attention, shape.norm_eps))
         joined = joined.unflatten(-1, (heads + 2 * kv_heads, dim)).transpose(1, 2)
         cos, sin = rope_table(positions, dim, shape.rope_theta)
         cos, sin = cos[:, None].to(joined.dtype), sin[:, None].to(joined.dtype)
@@ -50,8 +44,12 @@ class HeadLayer(nn.Module):
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """The rest of the layer behind its attention; `attended` is (batch, heads, rows, d)."""
         x = x + self.out(attended.transpose(1, 2).flatten(2))
-        gate, up = self.gate_up(_norm(x, self.norm_mlp, self.shape.norm_eps)).chunk(2, -1)
-        return x + self.down(F.silu(gate) * up)
+        return x + self.down(self.units(x))
+
+    def units(self, x: Tensor) -> Tensor:
+        """What the gated units say of `x`, (batch, rows, inner size)."""
+        gate, up = self.gate_up(norm(x, self.norm_mlp, self.shape.norm_eps)).chunk(2, -1)
+        return F.silu(gate) * up
 
 
 class HeadNet(nn.Module):
@@ -80,6 +78,11 @@ class HeadNet(nn.Module):
         self.layers = nn.ModuleList(HeadLayer(shape) for _ in range(shape.num_layers))
         self.norm = nn.Parameter(torch.ones(width))
 
+    @property
+    def head_layers(self) -> list[HeadLayer]:
+        """The layers, by their type."""
+        return [layer for layer in self.layers if isinstance(layer, HeadLayer)]
+
     def read_tokens(self, ids: Tensor) -> Tensor:
         """States (batch, rows, width) behind each of `ids` (batch, rows); for `pruned`."""
         tokens = F.embedding(ids, self.table).to(self.norm.dtype)
@@ -91,23 +94,23 @@ class HeadNet(nn.Module):
 
         Row i reads the token `ids[:, i]` and the target's state of the token before it, `states[:, i]`.
         """
-        return self._through(self._fused(ids, states))
+        return self._through(self.fuse(self.inputs(ids, states)))
 
-    def _fused(self, ids: Tensor, states: Tensor) -> Tensor:
+    def inputs(self, ids: Tensor, states: Tensor) -> Tensor:
+        """What `fuse` reads: tokens beside states, each normed, (batch, rows, 2 * width)."""
         eps = self.shape.norm_eps
-        tokens = _norm(F.embedding(ids, self.table).to(self.norm.dtype), self.norm_token, eps)
-        fused: Tensor = self.fuse(torch.cat((tokens, _norm(states, self.norm_state, eps)), -1))
-        return fused
+        tokens = norm(F.embedding(ids, self.table).to(self.norm.dtype), self.norm_token, eps)
+        return torch.cat((tokens, norm(states, self.norm_state, eps)), -1)
 
     def _through(self, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         positions = torch.arange(x.shape[1], device=x.device)[None]
         kept = []
-        for layer in self.layers:
-            query, key, value = layer.project(x, positions)  # type: ignore[operator]
+        for layer in self.head_layers:
+            query, key, value = layer.project(x, positions)
             attended = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-            x = layer.finish(x, attended)  # type: ignore[operator]
+            x = layer.finish(x, attended)
             kept.append((key, value))
-        return _norm(x, self.norm, self.shape.norm_eps), kept
+        return norm(x, self.norm, self.shape.norm_eps), kept
 
     def go_on(
         self,
@@ -123,14 +126,14 @@ class HeadNet(nn.Module):
         sees its own earlier steps in `chains`, to which this step is added. `ids` are the tokens read now, `states`
         (batch, num_chains, width) the chains' own last states. Returns the new ones.
         """
-        x = self._fused(ids, states)
+        x = self.fuse(self.inputs(ids, states))
         chains.append([])
-        for i, layer in enumerate(self.layers):
-            query, key, value = layer.project(x, starts + len(chains))  # type: ignore[operator]
+        for i, layer in enumerate(self.head_layers):
+            query, key, value = layer.project(x, starts + len(chains))
             chains[-1].append((key, value))
             attended = _attend_chains(query, prefix[i], starts, [step[i] for step in chains])
-            x = layer.finish(x, attended)  # type: ignore[operator]
-        return _norm(x, self.norm, self.shape.norm_eps)
+            x = layer.finish(x, attended)
+        return norm(x, self.norm, self.shape.norm_eps)
 
 
 def _attend_chains(
@@ -151,67 +154,6 @@ def _attend_chains(
     return mixed.reshape(batch, heads, chains, dim)
 
 
-def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm of the last axis, with a gain."""
     return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
-
-
-@torch.no_grad()
-def start_weights(net: HeadNet, target: Any, layers: list[int], seed: int) -> None:
-    """First weights: the named layers of a Llama-like target and its last norm, or small random ones without.
-
-    What a layer adds starts at zero, so that a head begins as a map from what it reads to the output head.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in net.parameters():
-        if parameter.dim() == 2:
-            parameter.copy_(_START_STD * torch.randn(parameter.shape, generator=generator))
-    for layer, index in zip(net.layers, layers, strict=False):
-        _copy_layer(layer, target.get_decoder().layers[index])  # type: ignore[arg-type]
-    if layers:
-        net.norm.copy_(target.get_decoder().norm.weight)
-    for layer in net.layers:
-        layer.out.weight.zero_()  # type: ignore[union-attr]
-        layer.down.weight.zero_()  # type: ignore[union-attr]
-
-
-@torch.no_grad()
-def fit_states(net: HeadNet, ids: Tensor, states: Tensor, inside: Tensor) -> None:
-    """Start a `feature` head as a good guess of the target's next state before its last gain, by ridge regression.
-
-    First `fuse` alone, then for each layer what its attention and its gated units add to the guess. `ids` and
-    `states` are as in `read_states`, (chats, rows) and (chats, rows + 1, width): row i guesses state i + 1; `inside`
-    (chats, rows) tells which rows count.
-    """
-    wanted = (states[:, 1:].float() / net.norm)[inside]
-    eps, positions = net.shape.norm_eps, torch.arange(ids.shape[1], device=ids.device)[None]
-    tokens = _norm(F.embedding(ids, net.table).float(), net.norm_token, eps)
-    read = torch.cat((tokens, _norm(states[:, :-1].float(), net.norm_state, eps)), -1)
-    net.fuse.weight.copy_(_ridge(read[inside], wanted))
-    x = net.fuse(read)
-    for layer in net.layers:
-        query, key, value = layer.project(x, positions)  # type: ignore[operator]
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-        mixed = mixed.transpose(1, 2).flatten(2)
-        layer.out.weight.copy_(_ridge(mixed[inside], wanted - x[inside]))  # type: ignore[union-attr]
-        x = x + layer.out(mixed)  # type: ignore[operator]
-        gate, up = layer.gate_up(_norm(x, layer.norm_mlp, eps)).chunk(2, -1)  # type: ignore[operator,arg-type]
-        units = F.silu(gate) * up
-        layer.down.weight.copy_(_ridge(units[inside], wanted - x[inside]))  # type: ignore[union-attr]
-        x = x + layer.down(units)  # type: ignore[operator]
-
-
-def _ridge(read: Tensor, wanted: Tensor) -> Tensor:
-    """The matrix (outputs, inputs) that maps `read` (rows, inputs) best to `wanted` (rows, outputs)."""
-    gram = read.T @ read
-    gram.diagonal().add_(_RIDGE * float(gram.diagonal().mean()))
-    return torch.linalg.solve(gram, read.T @ wanted).T
-
-
-def _copy_layer(layer: HeadLayer, theirs: Any) -> None:
-    attention, mlp = theirs.self_attn, theirs.mlp
-    layer.norm_attention.copy_(theirs.input_layernorm.weight)
-    layer.qkv.weight.copy_(torch.cat([p.weight for p in (attention.q_proj, attention.k_proj, attention.v_proj)]))
-    layer.out.weight.copy_(attention.o_proj.weight)
-    layer.norm_mlp.copy_(theirs.post_attention_layernorm.weight)
-    layer.gate_up.weight.copy_(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)))
-    layer.down.weight.copy_(mlp.down_proj.weight)

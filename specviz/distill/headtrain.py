@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from specviz.distill.headfit import Reading
 from specviz.distill.headnet import HeadNet
 from specviz.distill.loss import Labels, soft_shares, top_and_tail
 from specviz.distill.measure import Hits
@@ -125,14 +126,15 @@ def make_head_batch(
     )
 
 
-def for_fitting(chats: Sequence[Chat], states: States) -> tuple[Tensor, Tensor, Tensor]:
+def for_fitting(chats: Sequence[Chat], states: States, device: torch.device) -> Reading:
     """What `fit_states` asks for: padded ids, the target's states, and which rows guess an answer's states."""
     longest = max(len(chat.ids) for chat in chats)
     ids = _pad([torch.from_numpy(chat.ids[1:, None]) for chat in chats], longest - 1)[..., 0]
     rows = torch.arange(longest - 1)[None]
     first = torch.tensor([chat.answer_start - 2 for chat in chats])[:, None]
     last = torch.tensor([len(chat.ids) - 2 for chat in chats])[:, None]
-    return ids, _pad([states(chat) for chat in chats], longest), (rows >= first) & (rows <= last)
+    inside = (rows >= first) & (rows <= last)
+    return ids.to(device), _pad([states(chat) for chat in chats], longest).to(device), inside.to(device)
 
 
 def _answer(chat: Chat) -> slice:

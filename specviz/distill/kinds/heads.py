@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from specviz.distill.headnet import HeadNet, fit_states, start_weights
+from specviz.distill.headfit import fit_states, start_weights
+from specviz.distill.headnet import HeadNet
 from specviz.distill.headtrain import HeadLearner, for_fitting, hits
 from specviz.distill.kinds.course import reporter
 from specviz.distill.kinds.kind import About, Lesson
@@ -32,7 +33,7 @@ SHARE = 20
 _MOST_KEPT, _FEWEST_KEPT = 8192, 64
 _READING_SHARE = 0.35
 _MEASURED_CHATS = 24
-_FITTED_CHATS = 600
+_FITTED_CHATS, _FITTED_AT_ONCE = 600, 50
 _LAYER_PARTS = {
     "self_attn.q_proj.weight",
     "self_attn.k_proj.weight",
@@ -194,9 +195,9 @@ class Feature(_Head):
 
     def _start(self, chats: Sequence[Chat]) -> None:
         assert self._states is not None
-        ids, states, inside = for_fitting(chats[:_FITTED_CHATS], self._states)
-        device = self._table.device
-        fit_states(self._net, ids.to(device), states.to(device), inside.to(device))
+        states, device = self._states, self._table.device
+        some = [chats[i : i + _FITTED_AT_ONCE] for i in range(0, min(len(chats), _FITTED_CHATS), _FITTED_AT_ONCE)]
+        fit_states(self._net, lambda: (for_fitting(part, states, device) for part in some))
 
     def save(self, out: Path) -> None:
         super().save(out)
