@@ -196,8 +196,7 @@ class Trainer:
         self.learner, self._chats, self._settings = learner, chats, settings
         self._checkpoint, self._clock = checkpoint, clock
         self._optimizers = learner.optimizers(settings)
-        self._groups = [group for each in self._optimizers for group in each.param_groups]
-        self._full_rates = [group["lr"] for group in self._groups]
+        self._full_rates = [group["lr"] for group in self._groups()]
         self.progress = Progress()
         self.due = False
         self._load()
@@ -225,7 +224,7 @@ class Trainer:
     def _step(self, chats: Sequence[Chat]) -> None:
         fraction = self.progress.fraction(self._settings)
         course = learning_rate_share(self._settings, fraction)
-        for group, rate in zip(self._groups, self._full_rates, strict=True):
+        for group, rate in zip(self._groups(), self._full_rates, strict=True):
             group["lr"] = rate * course
         loss, num_tokens = self.learner.lesson(chats, self._settings, self.progress.step, fraction)
         for optimizer in self._optimizers:
@@ -237,6 +236,10 @@ class Trainer:
         self.progress.loss = loss.item()
         self.progress.step += 1
         self.progress.tokens_seen += num_tokens
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Asked anew each time: loading an optimizer's state replaces them."""
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
 
     def _batches(self) -> Iterator[list[Chat]]:
         """Batches without end, from where the progress stands."""

@@ -33,6 +33,7 @@ SHARE = 20
 _MOST_KEPT, _FEWEST_KEPT = 8192, 64
 _READING_SHARE = 0.35
 _MEASURED_CHATS = 24
+_STATES = "states"
 _FITTED_CHATS, _FITTED_AT_ONCE = 600, 50
 _LAYER_PARTS = {
     "self_attn.q_proj.weight",
@@ -177,7 +178,7 @@ class Feature(_Head):
 
     def _prepare(self, lesson: Lesson) -> tuple[Sequence[Chat], Sequence[Chat]]:
         """Reads the target's states first, for as many chats as a share of the time allows."""
-        folder = lesson.checkpoint.parent / "states"
+        folder = lesson.checkpoint.parent / _STATES
         self._target.set_attn_implementation("sdpa")  # the writer's takes one token a row
         self._held_states = StateStore(folder / "held-out", lesson.held_out)
         self._held_states.fill(self._target, lambda share: True)
@@ -204,6 +205,7 @@ class Feature(_Head):
         for states in (self._states, self._held_states):
             if states:
                 states.remove()
+        (out / _STATES).rmdir()
 
 
 def _name(target: Any) -> str:
