@@ -1,9 +1,9 @@
 """Draft heads for toy targets: random ones, saved and loaded as trained ones are."""
 
 import torch
+import toys
 from transformers import LlamaConfig
 
-import toys
 from specviz.distill.headfit import fit_states, start_weights
 from specviz.distill.headnet import HeadNet
 from specviz.drafts.head import HeadShape

@@ -12,7 +12,8 @@ from tokenizer_makers import byte_level
 from transformers import LlamaConfig
 
 from specviz.distill import distill
-from specviz.distill.headtrain import CutHead, HeadLearner, HeadRecipe, head_loss, hits, make_head_batch
+from specviz.distill.headbatch import CutHead, HeadRecipe, make_head_batch
+from specviz.distill.headtrain import HeadLearner, head_loss, hits
 from specviz.distill.kinds.heads import Feature, Pruned, forward_size, most_frequent
 from specviz.distill.measure import replay
 from specviz.distill.states import StateStore
@@ -70,14 +71,14 @@ def test_a_batch_scores_each_answer_token_once_against_what_the_target_expected_
     batch = make_head_batch(chats, learner.head, HeadRecipe(), np.random.default_rng(0), learner.states)
     assert batch.num_tokens == 14 + 7
     expected = []
-    kept = learner.net.kept_ids
+    kept = learner.head_net.kept_ids
     for chat in chats:
-        logits = answer_states(learner, chat) @ learner.net.table[kept].T
+        logits = answer_states(learner, chat) @ learner.head_net.table[kept].T
         logps = torch.full((len(logits), toys.VOCAB), 0.0)
         logps[:, kept] = logits.log_softmax(-1)
         for row, (ids, tops) in enumerate(zip(chat.top_ids[4:], chat.top_logps[4:], strict=True)):
             expected.append(-one_loss(logps[row], ids, np.exp(tops.astype(float)), kept.tolist()))
-    ours = head_loss(learner.net, learner.head, batch, HeadRecipe())
+    ours = head_loss(learner.head_net, learner.head, batch, HeadRecipe())
     assert ours.item() == pytest.approx(float(np.mean(expected)), rel=0.03)  # products are in bfloat16
 
 
@@ -85,8 +86,8 @@ def answer_states(learner, chat):
     ids = torch.from_numpy(chat.ids)[None]
     with torch.no_grad():
         if learner.states is None:
-            return learner.net.read_tokens(ids)[0, chat.answer_start - 1 : -1]
-        own, _ = learner.net.read_states(ids[:, 1:], learner.states(chat)[None, :-1])
+            return learner.head_net.read_tokens(ids)[0, chat.answer_start - 1 : -1]
+        own, _ = learner.head_net.read_states(ids[:, 1:], learner.states(chat)[None, :-1])
         return own[0, chat.answer_start - 2 : -1]
 
 
@@ -107,16 +108,16 @@ def test_chains_learn_what_drafting_will_do():
     chat = make_chat(target)
     ids, states = torch.from_numpy(chat.ids)[None, 1:], learner.states(chat)[None, :-1]
     with torch.no_grad():
-        own, kept = learner.net.read_states(ids, states)
+        own, kept = learner.head_net.read_states(ids, states)
         starts, chains = torch.tensor([[5, 9]]), []
         last = own[:, [5, 9]]
         for step in (1, 2):
-            last = learner.net.go_on(ids.gather(1, starts + step), last, starts, kept, chains)
+            last = learner.head_net.go_on(ids.gather(1, starts + step), last, starts, kept, chains)
         for j, start in enumerate((5, 9)):
-            short, kept_short = learner.net.read_states(ids[:, : start + 1], states[:, : start + 1])
+            short, kept_short = learner.head_net.read_states(ids[:, : start + 1], states[:, : start + 1])
             alone, steps, one = short[:, -1:], [], torch.tensor([[start]])
             for step in (1, 2):
-                alone = learner.net.go_on(ids[:, [start + step]], alone, one, kept_short, steps)
+                alone = learner.head_net.go_on(ids[:, [start + step]], alone, one, kept_short, steps)
             assert torch.allclose(alone[0, 0], last[0, j], atol=1e-5)
 
 
@@ -126,13 +127,15 @@ def test_every_weight_learns(kind):
     recipe = HeadRecipe(num_steps=3)
     chats = [make_chat(target, i, 20, i) for i in range(3)]
     batch = make_head_batch(chats, learner.head, recipe, np.random.default_rng(0), learner.states)
-    head_loss(learner.net, learner.head, batch, recipe).backward()
-    assert all(float(parameter.grad.abs().sum()) > 0 for parameter in learner.net.parameters())
+    head_loss(learner.head_net, learner.head, batch, recipe).backward()
+    assert all(float(parameter.grad.abs().sum()) > 0 for parameter in learner.head_net.parameters())
 
 
 def test_a_cut_label_teaches_nothing():
     head = CutHead(torch.randn(3, 8), np.array([2, 5, 9]), 20)
-    labels = head.labels(np.array([[5, 7], [7, 8]]), np.log(np.array([[0.6, 0.4], [0.9, 0.1]])).astype(np.float16), 0.3)
+    labels = head.labels(
+        np.array([[5, 7], [7, 8]]), np.log(np.array([[0.6, 0.4], [0.9, 0.1]])).astype(np.float16), 0.3
+    )
     assert labels.weights[0].tolist() == pytest.approx([0.5 * (0.3 + 0.7 * 0.6), 0.0], abs=1e-3)
     states = torch.randn(2, 8, requires_grad=True)
     head.loss(states, labels).backward()
@@ -146,7 +149,7 @@ def test_hits_are_those_of_drafting(kind, tmp_path):
     """Row k of the hits is what a source drafts k tokens behind the verified text."""
     target = head_makers.tied(num_hidden_layers=1, initializer_range=0.15)
     learner = lesson_of(kind, target, range(toys.VOCAB))
-    head_makers.save(tmp_path, learner.net, target)
+    head_makers.save(tmp_path, learner.head_net, target)
     source = load_head(tmp_path, kind, target)
     chat = make_chat(target, num=14)
     found = hits(learner, chat, 3)
@@ -189,7 +192,7 @@ def test_states_on_disk_are_the_targets_and_survive_a_kill(tmp_path):
     asked = []
     whole = StateStore(tmp_path, chats)
     whole.fill(target.model, lambda share: asked.append(share) or True)
-    assert len(asked) == len(set(chat.index // 64 for chat in chats)) - 1
+    assert len(asked) == len({chat.index // 64 for chat in chats}) - 1
     for chat in chats:
         assert torch.allclose(whole(chat).float(), states_of(target)(chat), atol=0.02)
     whole.remove()
@@ -259,7 +262,7 @@ def test_pruned_stays_under_a_twentieth_and_counts_what_it_multiplies():
 
 def test_what_an_architecture_does_not_allow_is_one_sentence():
     gpt2 = toys.gpt2().model
-    with pytest.raises(ModelError, match="not built like Llama's.*choose the kind tiny"):
+    with pytest.raises(ModelError, match=r"not built like Llama's.*choose the kind tiny"):
         Pruned().build(gpt2, None, 0)
     Feature().build(gpt2, None, 0)
     with pytest.raises(ModelError, match="takes more than 1/20"):

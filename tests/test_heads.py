@@ -1,10 +1,11 @@
-"""Draft heads: what they compute with a cache is what they learned without one, and a target loses nothing by them."""
+"""Draft heads: with a cache they compute what they learned without one, and a target loses nothing by them."""
+
+import json
 
 import head_makers
 import pytest
 import torch
 import toys
-
 from odds import law as odds_law
 from odds import variation
 
@@ -119,7 +120,8 @@ def test_the_cache_after_any_step_is_that_of_the_text_read_afresh(tmp_path, kind
         afresh = started(whole, target, text).begin(text)
         assert length == whole._model.length
         assert torch.allclose(logits, afresh, atol=1e-4)
-        assert all(torch.allclose(ours, theirs, atol=1e-4) for ours, theirs in zip(cache, stored(whole), strict=True))
+        for ours, theirs in zip(cache, stored(whole), strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-4)
 
 
 def stored(source):
@@ -238,7 +240,7 @@ def test_a_damaged_folder_is_refused_in_a_sentence(tmp_path, kind, damage):
     target = head_makers.tied()
     head_makers.save(tmp_path, head_makers.net(kind, target), target)
     if damage == "config":
-        (tmp_path / "config.json").write_text('{"kind": "%s"}' % kind)
+        (tmp_path / "config.json").write_text(json.dumps({"kind": kind}))
     elif damage == "weights":
         (tmp_path / "model.safetensors").write_bytes(b"no")
     else:

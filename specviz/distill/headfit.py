@@ -1,4 +1,4 @@
-"""The first weights of a draft head: what the target offers, and for `feature` the best guess that needs no training.
+"""The first weights of a draft head: what the target offers, and the best guess without training.
 
 Owns: taking over layers, and ridge regression of the target's next states. Must not know data files or the loop.
 """
@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specviz.distill.headnet import HeadLayer, HeadNet, norm
+from specviz.distill.headnet import HeadLayer, HeadNet
 
 _START_STD = 0.02
 _RIDGE = 1e-3
 
 Reading = tuple[Tensor, Tensor, Tensor]
-"""Ids (chats, rows) and states (chats, rows + 1, width) as in `HeadNet.read_states`, row i guessing state i + 1, and
-which rows count (chats, rows)."""
+"""Ids (chats, rows) and states (chats, rows + 1, width) as in `HeadNet.read_states`, row i guessing state i + 1,
+and which rows count (chats, rows)."""
 
 
 @torch.no_grad()
@@ -54,8 +54,8 @@ def _copy_layer(layer: HeadLayer, theirs: Any) -> None:
 def fit_states(net: HeadNet, readings: Callable[[], Iterable[Reading]]) -> None:
     """Make a `feature` head the best guess of the target's next state before its last gain, matrix by matrix.
 
-    First `fuse` alone, then for each layer what its attention and its gated units add to the guess; each is a ridge
-    regression on what the ones before leave, over all `readings`, which are asked for once a matrix.
+    First `fuse` alone, then for each layer what its attention and its gated units add; each is a ridge regression
+    on what the ones before leave, over all `readings`, which are asked for once a matrix.
     """
     for number in range(1 + 2 * len(net.head_layers)):
         gram: Tensor | float = 0.0

@@ -12,6 +12,10 @@ from torch import Tensor, nn
 
 from specviz.drafts.head import HeadShape, rope_table, rotate
 
+Cached = tuple[Tensor, Tensor]
+"""A layer's keys and values, (batch, kv_heads, rows, d) each."""
+
+
 class HeadLayer(nn.Module):
     """One layer as in Llama, its projections joined: norms in front, grouped queries, SwiGLU."""
 
@@ -44,12 +48,14 @@ class HeadLayer(nn.Module):
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """The rest of the layer behind its attention; `attended` is (batch, heads, rows, d)."""
         x = x + self.out(attended.transpose(1, 2).flatten(2))
-        return x + self.down(self.units(x))
+        finished: Tensor = x + self.down(self.units(x))
+        return finished
 
     def units(self, x: Tensor) -> Tensor:
         """What the gated units say of `x`, (batch, rows, inner size)."""
         gate, up = self.gate_up(norm(x, self.norm_mlp, self.shape.norm_eps)).chunk(2, -1)
-        return F.silu(gate) * up
+        units: Tensor = F.silu(gate) * up
+        return units
 
 
 class HeadNet(nn.Module):
@@ -59,6 +65,7 @@ class HeadNet(nn.Module):
     single layer can match pairs of tokens). `feature` reads token and target state together (EAGLE, 2401.15077).
     """
 
+    table: Tensor
     kept_ids: Tensor
     """Ids (classes,), ascending, that the output head keeps; chosen when training begins, part of the state."""
 
@@ -89,7 +96,7 @@ class HeadNet(nn.Module):
         x = self.own * tokens + self.shift * F.pad(tokens, (0, 0, 1, 0))[:, :-1]
         return self._through(x)[0]
 
-    def read_states(self, ids: Tensor, states: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    def read_states(self, ids: Tensor, states: Tensor) -> tuple[Tensor, list[Cached]]:
         """For `feature`: own states (batch, rows, width), and each layer's keys and values.
 
         Row i reads the token `ids[:, i]` and the target's state of the token before it, `states[:, i]`.
@@ -102,7 +109,7 @@ class HeadNet(nn.Module):
         tokens = norm(F.embedding(ids, self.table).to(self.norm.dtype), self.norm_token, eps)
         return torch.cat((tokens, norm(states, self.norm_state, eps)), -1)
 
-    def _through(self, x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    def _through(self, x: Tensor) -> tuple[Tensor, list[Cached]]:
         positions = torch.arange(x.shape[1], device=x.device)[None]
         kept = []
         for layer in self.head_layers:
@@ -117,14 +124,14 @@ class HeadNet(nn.Module):
         ids: Tensor,
         states: Tensor,
         starts: Tensor,
-        prefix: list[tuple[Tensor, Tensor]],
-        chains: list[list[tuple[Tensor, Tensor]]],
+        prefix: list[Cached],
+        chains: list[list[Cached]],
     ) -> Tensor:
         """One step further for chains that feed on their own states (EAGLE-3's training-time test, 2503.01840).
 
-        Chain j of a row of the batch began behind row `starts[:, j]` of `prefix`, which it sees up to there, and
-        sees its own earlier steps in `chains`, to which this step is added. `ids` are the tokens read now, `states`
-        (batch, num_chains, width) the chains' own last states. Returns the new ones.
+        Chain j of a row of the batch began behind row `starts[:, j]` of `prefix`, which it sees up to there; it
+        also sees its own earlier steps in `chains`, to which this one is added. `ids` are the tokens read now,
+        `states` (batch, num_chains, width) the chains' own last states. Returns the new ones.
         """
         x = self.fuse(self.inputs(ids, states))
         chains.append([])
@@ -136,9 +143,7 @@ class HeadNet(nn.Module):
         return norm(x, self.norm, self.shape.norm_eps)
 
 
-def _attend_chains(
-    query: Tensor, prefix: tuple[Tensor, Tensor], starts: Tensor, steps: list[tuple[Tensor, Tensor]]
-) -> Tensor:
+def _attend_chains(query: Tensor, prefix: Cached, starts: Tensor, steps: list[Cached]) -> Tensor:
     """Attention of (batch, heads, chains, d) to the prefix up to each chain's start and to the chain itself."""
     keys, values = prefix
     batch, heads, chains, dim = query.shape

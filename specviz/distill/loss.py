@@ -89,8 +89,8 @@ def top_and_tail(
 ) -> torch.Tensor:
     """Sum over rows of -sum_k w_k log q_k - t log(1 - sum_k q_k), q = softmax(hidden @ head.T + prior).
 
-    `hidden` (rows, width) and, where it learns, `head` (classes, width) receive gradients. `products` is the type in which
-    matrices are multiplied (that of `hidden` by default); everything between stays in that of `hidden`.
+    `hidden` (rows, width) and, where it learns, `head` (classes, width) receive gradients. `products` is the type
+    in which matrices are multiplied (that of `hidden` by default); everything between stays in that of `hidden`.
     """
     return _TopAndTail.apply(hidden, head, labels, products or hidden.dtype)  # type: ignore[no-any-return]
 

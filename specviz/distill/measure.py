@@ -54,12 +54,13 @@ def replay(hits: Sequence[Hits]) -> Agreement:
     return Agreement(agreed / max(1, total), total, len(hits), replays)
 
 
-def _hits(student: Any, chat: Chat) -> npt.NDArray[np.bool_]:
+def _hits(student: Any, chat: Chat) -> Hits:
     """Whether each answer position (num_answer,) is predicted."""
     ids = torch.from_numpy(chat.ids[:-1]).to(student.device)[None]
     hidden = student.model(input_ids=ids, use_cache=False).last_hidden_state[0, chat.answer_start - 1 :]
     choice: npt.NDArray[np.int64] = student.lm_head(hidden).argmax(dim=-1).cpu().numpy()
-    return choice == chat.top_ids[chat.answer_start - chat.first_row :, 0]
+    hits: Hits = choice == chat.top_ids[chat.answer_start - chat.first_row :, 0]
+    return hits
 
 
 def _num_passes(hits: Hits) -> int:

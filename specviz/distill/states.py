@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class StateStore:
                 if not go_on(number / len(self._stretches)):
                     return
                 states = np.concatenate(list(_read(model, chats)))
-                write_atomic(path, lambda file, states=states: np.save(file, states, allow_pickle=False))
+                write_atomic(path, partial(np.save, arr=states, allow_pickle=False))
             self._open(path, chats)
 
     def _path(self, stretch: int, chats: list[Chat]) -> Path:

@@ -72,7 +72,7 @@ class _Layer:
 
 
 class HeadModel:
-    """The layers and the cut head. Slots below `length` are committed text; those behind are a tree in the making."""
+    """The layers and the cut head. Slots below `length` are committed text, those behind a tree in the making."""
 
     def __init__(
         self,

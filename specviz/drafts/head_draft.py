@@ -22,8 +22,8 @@ from specviz.verify import TokenTree
 class HeadDraft:
     """Draws a chain from its own rows, one forward a token; tokens that were cut from the head have probability 0.
 
-    Only committed text stays in the cache: each step reads what the last one emitted, in one forward that gives the
-    first row too, and whatever was drafted in between is overwritten.
+    Only committed text stays in the cache: each step reads what the last one emitted, in one forward that gives
+    the first row too, and whatever was drafted in between is overwritten.
     """
 
     wants_hidden = False
@@ -36,6 +36,7 @@ class HeadDraft:
         self._cancelled: Callable[[], bool] = lambda: False
 
     def start(self, context_ids: list[int], sampler: Sampler, cancelled: Callable[[], bool]) -> None:
+        del context_ids  # what to read of it differs from head to head
         self._sampler, self._cancelled = sampler, cancelled
         self._model.truncate(0)
 
@@ -56,7 +57,7 @@ class HeadDraft:
         """Nothing to learn: the text itself is read in the next step."""
 
     def begin(self, context_ids: list[int]) -> Tensor | None:
-        """Read the committed text not read yet, in one forward, and forget any tree: logits (1, classes) behind it.
+        """Read the committed text not read yet, in one forward, and forget any tree: logits (1, classes).
 
         None where there is nothing to draft from yet.
         """

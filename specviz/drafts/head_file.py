@@ -44,8 +44,8 @@ def is_head(folder: Path) -> bool:
 def save_head(
     folder: Path, shape: HeadShape, weights: Mapping[str, Tensor], kept_ids: Tensor, target: str, table: Tensor
 ) -> None:
-    """Write a head: matrices in eight bits, vectors in bfloat16. `weights` are named as in `HeadNet`; `table` is the
-    target's embeddings (vocab, width), of which a few rows are kept as witnesses.
+    """Write a head: matrices in eight bits, vectors in bfloat16. `weights` are named as in `HeadNet`; `table` is
+    the target's embeddings (vocab, width), of which a few rows are kept as witnesses.
 
     Raises:
         OSError: as the writing gives it.
@@ -78,8 +78,7 @@ def load_head(folder: Path, name: str, target: LoadedModel) -> HeadDraft:
         model = _model(shape, stored, target)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ModelError(
-            f"The draft head {name!r} in {folder} is damaged ({error}); train it again: "
-            "python -m specviz distill"
+            f"The draft head {name!r} in {folder} is damaged ({error}); train it again: python -m specviz distill"
         ) from error
     return KINDS[shape.kind](name, model, _table(target))
 
@@ -87,10 +86,10 @@ def load_head(folder: Path, name: str, target: LoadedModel) -> HeadDraft:
 def _model(shape: HeadShape, stored: Mapping[str, Tensor], target: LoadedModel) -> HeadModel:
     dtype, device = target.dtype, target.device
     kept_ids = stored["kept_ids"].long()
+    matrices = [name.removesuffix(".bytes") for name in stored if name.endswith(".bytes")]
     linears = {
-        name.removesuffix(".weight.bytes"): Linear(stored[name], stored[name.replace("bytes", "scale")], dtype, device)
-        for name in stored
-        if name.endswith(".bytes")
+        name.removesuffix(".weight"): Linear(stored[f"{name}.bytes"], stored[f"{name}.scale"], dtype, device)
+        for name in matrices
     }
     linears["head"] = Linear.of(output_rows(target.model, kept_ids).to(device, dtype))
     vectors = {

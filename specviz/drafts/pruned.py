@@ -15,8 +15,8 @@ from specviz.sampling import Sampler
 
 
 class PrunedDraft(HeadDraft):
-    """Reads learned shares of each token's embedding and of the one before it (a token shift, as in RWKV, 2305.13048):
-    with pairs of tokens as keys a single layer can continue what stood behind the same words earlier."""
+    """Reads learned shares of each token's embedding and of the one before it (a token shift, 2305.13048): with
+    pairs of tokens as keys a single layer can continue what stood behind the same words earlier."""
 
     _tree_ids: list[int]
     _last_id: int

@@ -1,7 +1,7 @@
 """`pruned` and `feature`: small heads on the target's own embeddings and its cut output head.
 
-Owns: these two kinds: their sizes, what a target must have, how they are taught. Must not know how data are written
-or where jobs keep their state.
+Owns: these two kinds: their sizes, what a target must have, how they are taught. Must not know how data are
+written or where jobs keep their state.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from specviz.distill.headbatch import for_fitting
 from specviz.distill.headfit import fit_states, start_weights
 from specviz.distill.headnet import HeadNet
-from specviz.distill.headtrain import HeadLearner, for_fitting, hits
+from specviz.distill.headtrain import HeadLearner, hits
 from specviz.distill.kinds.course import reporter
 from specviz.distill.kinds.kind import About, Lesson
 from specviz.distill.measure import Agreement, replay
@@ -34,6 +35,7 @@ _MOST_KEPT, _FEWEST_KEPT = 8192, 64
 _READING_SHARE = 0.35
 _MEASURED_CHATS = 24
 _STATES = "states"
+_RATE = 1e-3
 _FITTED_CHATS, _FITTED_AT_ONCE = 600, 50
 _LAYER_PARTS = {
     "self_attn.q_proj.weight",
@@ -47,9 +49,8 @@ _LAYER_PARTS = {
     "post_attention_layernorm.weight",
 }
 _AGREEMENT = (
-    "Share of positions where the head's first choice behind text that the target has verified, given the target's "
-    "own greedy answer so far, is the target's token; on chats that were never trained on, with the weights in "
-    "eight bits."
+    "Share of positions where the head's first choice, behind the target's own greedy answer so far, is the "
+    "target's token; on chats that were never trained on, with the weights in eight bits."
 )
 
 
@@ -88,7 +89,7 @@ class _Head:
         self._net.kept_ids.copy_(most_frequent(chats, len(self._table), len(self._net.kept_ids)))
         if not lesson.checkpoint.exists():
             self._start(chats)
-        settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed, learning_rate=1.5e-3)
+        settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed, learning_rate=_RATE)
         trainer = Trainer(learner, chats, settings, lesson.checkpoint, lesson.clock)
         return trainer.run(reporter(trainer, settings, lesson, lambda: self._agreement(sample)))
 
@@ -136,9 +137,9 @@ class Pruned(_Head):
 
     kind = "pruned"
     training = (
-        "Started from the target's first layer and last norm. Cross-entropy over the kept tokens against the target's "
-        "16 largest probabilities, all others as one class, mixed with its first choice; Muon for matrices, AdamW for "
-        "vectors."
+        "Started from the target's first layer and last norm. Cross-entropy over the kept tokens against the "
+        "target's 16 largest probabilities, all others as one class, mixed with its first choice; Muon for "
+        "matrices, AdamW for vectors."
     )
 
     def _sizes(self, target: Any) -> tuple[HeadShape, int]:
@@ -156,6 +157,7 @@ class Pruned(_Head):
         return shape, min(room // 100 * 100 or room, _MOST_KEPT, len(self._table))
 
     def _layers(self, target: Any) -> list[int]:
+        del target
         return [0]
 
 
@@ -164,10 +166,11 @@ class Feature(_Head):
 
     kind = "feature"
     training = (
-        "Reads the embedding of the last token and the target's hidden state before it, then its own states (EAGLE, "
-        "2401.15077); several steps ahead on its own states in the second half (2503.01840). Cross-entropy over the "
-        "kept tokens against the target's 16 largest probabilities, all others as one class, mixed with its first "
-        "choice; Muon for matrices, AdamW for vectors."
+        "Reads the embedding of the last token and the target's hidden state before it, then its own states "
+        "(EAGLE, 2401.15077). Started as the best linear guess of the target's next state, matrix by matrix; then "
+        "cross-entropy over the kept tokens against the target's 16 largest probabilities, all others as one "
+        "class, mixed with its first choice; several steps ahead on its own states in the second half (2503.01840); "
+        "Muon for matrices, AdamW for vectors."
     )
 
     def _sizes(self, target: Any) -> tuple[HeadShape, int]:
@@ -181,14 +184,15 @@ class Feature(_Head):
         folder = lesson.checkpoint.parent / _STATES
         self._target.set_attn_implementation("sdpa")  # the writer's takes one token a row
         self._held_states = StateStore(folder / "held-out", lesson.held_out)
-        self._held_states.fill(self._target, lambda share: True)
+        self._held_states.fill(self._target, lambda _: True)
         self._states = StateStore(folder / "trained", lesson.chats)
         began, allowed = lesson.clock(), lesson.seconds * _READING_SHARE
         resumed = lesson.checkpoint.exists()
 
         def go_on(share: float) -> bool:
             used = lesson.clock() - began
-            lesson.say(Report("train", "Reading the target's states", share * _READING_SHARE, lesson.seconds - used))
+            left = lesson.seconds - used
+            lesson.say(Report("train", "Reading the target's states", share * _READING_SHARE, left))
             return used < allowed and not resumed
 
         self._states.fill(self._target, go_on)
