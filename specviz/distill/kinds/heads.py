@@ -169,8 +169,8 @@ class Feature(_Head):
         "Reads the embedding of the last token and the target's hidden state before it, then its own states "
         "(EAGLE, 2401.15077). Started as the best linear guess of the target's next state, matrix by matrix; then "
         "cross-entropy over the kept tokens against the target's 16 largest probabilities, all others as one "
-        "class, mixed with its first choice; several steps ahead on its own states in the second half (2503.01840); "
-        "Muon for matrices, AdamW for vectors."
+        "class, mixed with its first choice; in the second half several steps ahead on its own states "
+        "(2503.01840); Muon for matrices, AdamW for vectors."
     )
 
     def _sizes(self, target: Any) -> tuple[HeadShape, int]:
