@@ -254,3 +254,23 @@ def test_a_run_finds_a_head_by_its_folder(tmp_path, kind):
     head_makers.save(tmp_path / "mine", head_makers.net(kind, target), target)
     source = make_source(target, toys.settings(drafts=(str(tmp_path / "mine"),)))
     assert toys.said(toys.play(target, source)) == toys.plain_greedy(target, toys.P9, 24)
+
+
+def test_bytes_that_lie_anywhere_in_memory_can_be_multiplied():
+    """The operator crashes on memory that is not aligned, which is what a file gives."""
+    eight = torch.ones(64 * 96 + 1, dtype=torch.int8)[1:].view(64, 96)
+    made = Linear(eight, torch.ones(64), torch.bfloat16, torch.device("cpu"))
+    assert made(torch.ones(2, 96).bfloat16()).tolist() == [[96.0] * 64] * 2
+
+
+def test_minimum_lengths_and_penalties_shape_a_heads_rows_as_any_others(tmp_path, kind):
+    target = head_makers.tied()
+    source = started(head_makers.head(tmp_path, kind, target), target, TEXT)
+    logits = source.begin(TEXT)
+    for more in ({"min_new_tokens": 3}, {"repetition_penalty": 1.3}, {"top_k": 60}, {"top_k": 3, "top_p": 0.9}):
+        config = toys.settings(temperature=1.0, **more)
+        source._sampler = Sampler(config, TEXT, vocab_size=toys.VOCAB, eos_ids=[8, 9])
+        full = torch.full((1, toys.VOCAB), -torch.inf)
+        full[:, source._model.kept_ids] = logits
+        expected = source._sampler.probabilities(source._sampler.shape(full, [[40]]))
+        assert torch.allclose(source.rows(logits, [[40]])[0], expected)

@@ -32,7 +32,10 @@ class Linear:
     def __init__(self, eight: Tensor, scale: Tensor, dtype: torch.dtype, device: torch.device) -> None:
         self._bytes: Tensor | None = None
         if _multiplies_bytes(dtype, device):
-            self._bytes, self._scale = eight.contiguous(), scale.to(dtype)
+            self._bytes, self._scale = (
+                eight.clone(),
+                scale.to(dtype),
+            )  # a copy, for the operator needs aligned memory
         else:
             self._matrix = from_eight_bits(eight, scale).to(device, dtype)
 

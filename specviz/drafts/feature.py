@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from specviz.drafts import Observation
+from specviz.drafts.head import norm
 from specviz.drafts.head_draft import HeadDraft
 from specviz.sampling import Sampler
 
@@ -68,6 +68,6 @@ class FeatureDraft(HeadDraft):
 
     def _fused(self, token_ids: Sequence[int], states: Tensor) -> Tensor:
         weights, eps = self._model.weights, self._model.shape.norm_eps
-        tokens = F.rms_norm(self._embed(token_ids), states.shape[-1:], weights["norm_token"], eps)
-        states = F.rms_norm(states, states.shape[-1:], weights["norm_state"], eps)
+        tokens = norm(self._embed(token_ids), weights["norm_token"], eps)
+        states = norm(states, weights["norm_state"], eps)
         return self._model.linears["fuse"](torch.cat((tokens, states), -1))

@@ -52,13 +52,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _Layer:
-    """One layer's weights and its keys and values, each (kv_heads, capacity, d)."""
+    """One layer's weights and its keys and values, each (kv_heads, capacity, d), in float32: small products of
+    ever new sizes are slow in bfloat16 on a CPU, where each size is compiled first."""
 
     def __init__(self, weights: Mapping[str, Tensor], linears: Mapping[str, Linear], shape: HeadShape) -> None:
         self.norm_attention, self.norm_mlp = weights["norm_attention"], weights["norm_mlp"]
         self.qkv, self.out = linears["qkv"], linears["out"]
         self.gate_up, self.down = linears["gate_up"], linears["down"]
-        empty = self.norm_mlp.new_zeros(shape.num_kv_heads, 0, shape.head_dim)
+        empty = self.norm_mlp.new_zeros(shape.num_kv_heads, 0, shape.head_dim, dtype=torch.float32)
         self.keys, self.values = empty, empty
 
     def store(self, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,7 +112,7 @@ class HeadModel:
             rows = len(part)
             mask = None
             if rows > 1:
-                mask = part.new_full((rows, self.length + rows), -torch.inf).triu_(self.length + 1)
+                mask = _zeros(part, rows, self.length + rows).fill_(-torch.inf).triu_(self.length + 1)
             state = self._through(part, list(range(self.length, self.length + rows)), mask)[-1:]
             self.length += rows
         return state
@@ -130,7 +131,7 @@ class HeadModel:
         # A chain sees all there is; only a row with strangers in the cache needs a mask.
         mask = None
         if len(new) > 1 or len(new[0]) <= first:
-            mask = x.new_zeros(len(new), self.length + len(self._ancestors))
+            mask = _zeros(x, len(new), self.length + len(self._ancestors))
             mask[:, self.length :] = -torch.inf
             for row, path in enumerate(new):
                 mask[row, [self.length + slot for slot in path]] = 0.0
@@ -146,20 +147,22 @@ class HeadModel:
         shape = self.shape
         rows, heads, kv_heads = len(x), shape.num_heads, shape.num_kv_heads
         for layer in self._layers:
-            joined = layer.qkv(_norm(x, layer.norm_attention, shape.norm_eps))
+            joined = layer.qkv(norm(x, layer.norm_attention, shape.norm_eps))
             joined = joined.view(rows, heads + 2 * kv_heads, shape.head_dim).transpose(0, 1)
             turned = rotate(joined[: heads + kv_heads], cos, sin)
             keys, values = layer.store(slot, turned[heads:], joined[heads + kv_heads :])
             x = x + layer.out(_attend(turned[:heads], keys, values, mask))
-            gate, up = layer.gate_up(_norm(x, layer.norm_mlp, shape.norm_eps)).chunk(2, -1)
+            gate, up = layer.gate_up(norm(x, layer.norm_mlp, shape.norm_eps)).chunk(2, -1)
             x = x + layer.down(F.silu(gate).mul_(up))
-        return _norm(x, self.weights["norm"], shape.norm_eps)
+        return norm(x, self.weights["norm"], shape.norm_eps)
 
     def _rope_rows(self, positions: list[int], like: Tensor) -> tuple[Tensor, Tensor]:
         if (needed := max(positions) + 1) > len(self._rope[0]):
             every = torch.arange(max(needed, 2 * len(self._rope[0]), _FIRST_CAPACITY), device=like.device)
             cos, sin = rope_table(every, self.shape.head_dim, self.shape.rope_theta)
             self._rope = cos.to(like.dtype), sin.to(like.dtype)
+        if len(positions) == positions[-1] - positions[0] + 1:  # a view is cheaper
+            return tuple(table[positions[0] : positions[-1] + 1] for table in self._rope)  # type: ignore[return-value]
         return self._rope[0][positions], self._rope[1][positions]
 
 
@@ -167,16 +170,24 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) ->
     """Grouped-query attention: (heads, rows, d) over (kv_heads, slots, d) to (rows, heads * d)."""
     heads, rows, dim = query.shape
     kv_heads, slots, _ = keys.shape
-    grouped = query.reshape(kv_heads, heads // kv_heads * rows, dim)
+    grouped = query.reshape(kv_heads, heads // kv_heads * rows, dim).float()
     scores = torch.bmm(grouped, keys.transpose(1, 2)).mul_(dim**-0.5)
     if mask is not None:
         scores.view(heads, rows, slots).add_(mask)
     mixed = torch.bmm(torch.softmax(scores, -1), values)
-    return mixed.view(heads, rows, dim).transpose(0, 1).reshape(rows, heads * dim)
+    return mixed.view(heads, rows, dim).transpose(0, 1).reshape(rows, heads * dim).to(query.dtype)
 
 
-def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x, x.shape[-1:], weight, eps)
+def _zeros(like: Tensor, rows: int, slots: int) -> Tensor:
+    return like.new_zeros(rows, slots, dtype=torch.float32)
+
+
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm of the last axis, with a gain, in a third of the operator calls of `F.rms_norm`."""
+    width = x.shape[-1]
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    scale = torch.addcmul(size.new_tensor(eps), size, size, value=1 / width).rsqrt_()
+    return (x * scale).to(x.dtype) * weight
 
 
 def _below(named: Mapping[str, _T], prefix: str) -> dict[str, _T]:

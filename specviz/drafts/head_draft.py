@@ -32,6 +32,7 @@ class HeadDraft:
         """`table` (vocab, width) holds the target's embeddings."""
         self.names: tuple[str, ...] = (name,)
         self._model, self._table = model, table
+        self._kept: list[int] = model.kept_ids.tolist()
         self._sampler: Sampler
         self._cancelled: Callable[[], bool] = lambda: False
 
@@ -44,13 +45,14 @@ class HeadDraft:
         tree, path = TokenTree(), list[int]()
         logits = self.begin(context_ids) if budget > 0 else None
         while logits is not None and not self._cancelled():
-            rows, shown = self.rows(logits, [path])
-            token_id = draw(rows[0], uniform(generator))[0]
-            node = tree.add(token_id, len(path) - 1, rows[0], shown=shown[0])
+            rows, shown = self._cut_rows(logits, [path])
+            token_id = self._kept[draw(rows[0], uniform(generator))[0]]
+            row = self._widened(rows)[0]
+            tree.add(token_id, len(path) - 1, row, shown=row if shown is rows else self._widened(shown)[0])
             path.append(token_id)
             if len(path) == budget:
                 break
-            logits = self.extend([node - 1], [token_id])
+            logits = self.extend([len(path) - 2], [token_id])
         return tree
 
     def observe(self, seen: Observation) -> None:
@@ -82,13 +84,24 @@ class HeadDraft:
         Raises:
             NumericsError: NaN or infinite logits.
         """
+        rows, shown = self._cut_rows(logits, paths)
+        return self._widened(rows), self._widened(shown)
+
+    def _cut_rows(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """The same over the kept tokens alone, (rows, classes): whatever is cut has probability 0."""
         if not float(logits.amax()) < math.inf:  # false for NaN too
             raise NumericsError(f"The draft {self.names[0]} returned NaN or infinite logits.")
-        full = logits.new_full((len(logits), self._sampler.vocab_size), -torch.inf)
-        full[:, self._model.kept_ids] = logits
-        shaped = self._sampler.shape(full, paths)
-        rows = self._sampler.probabilities(shaped)
-        return rows, self._sampler.confidence(shaped, rows)
+        if self._sampler.changes(paths):
+            full = self._widened(logits, -math.inf)
+            logits = self._sampler.shape(full, paths)[:, self._model.kept_ids]
+        rows = self._sampler.probabilities(logits)
+        return rows, self._sampler.confidence(logits, rows)
+
+    def _widened(self, rows: Tensor, elsewhere: float = 0.0) -> Tensor:
+        full = rows.new_full((len(rows), self._sampler.vocab_size), elsewhere)
+        return full.index_copy_(1, self._model.kept_ids, rows)
 
     def _embed(self, token_ids: Sequence[int]) -> Tensor:
+        if len(token_ids) == 1:
+            return self._table[token_ids[0] : token_ids[0] + 1]
         return self._table[list(token_ids)]
