@@ -155,15 +155,21 @@ def _chains(
     return starts, tuple(later)
 
 
-def for_fitting(chats: Sequence[Chat], states: States, device: torch.device) -> Reading:
-    """What `fit_states` asks for: padded ids, the target's states, and which rows guess an answer's states."""
-    longest = max(len(chat.ids) for chat in chats)
-    ids = _pad([torch.from_numpy(chat.ids[1:]) for chat in chats], longest - 1)
-    rows = torch.arange(longest - 1)[None]
-    first = torch.tensor([chat.answer_start - 2 for chat in chats])[:, None]
-    last = torch.tensor([len(chat.ids) - 2 for chat in chats])[:, None]
-    inside = (rows >= first) & (rows <= last)
-    return ids.to(device), _pad([states(chat) for chat in chats], longest).to(device), inside.to(device)
+def for_fitting(chats: Sequence[Chat], states: States, kind: str, device: torch.device) -> Reading:
+    """What `fit_states` asks for, of the rows that guess an answer's states.
+
+    A `feature` head's row i reads token i + 1 and guesses its state; a `pruned` one's row i does so of token i, so
+    its states begin with one of nothing.
+    """
+    first = 1 if kind == "feature" else 0
+    longest = max(len(chat.ids) for chat in chats) - first
+    ids = _pad([torch.from_numpy(chat.ids[first:]) for chat in chats], longest)
+    before = torch.zeros(1 - first, states(chats[0]).shape[1])
+    known = _pad([torch.cat((before.to(states(chat)), states(chat))) for chat in chats], longest + 1)
+    rows = torch.arange(longest)[None]
+    start = torch.tensor([chat.answer_start - 1 - first for chat in chats])[:, None]
+    end = torch.tensor([len(chat.ids) - first for chat in chats])[:, None]
+    return ids.to(device), known.to(device), ((rows >= start) & (rows < end)).to(device)
 
 
 def _pad(parts: Sequence[Tensor], longest: int) -> Tensor:

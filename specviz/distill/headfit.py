@@ -19,8 +19,8 @@ _START_STD = 0.02
 _RIDGE = 1e-3
 
 Reading = tuple[Tensor, Tensor, Tensor]
-"""Ids (chats, rows) and states (chats, rows + 1, width) as in `HeadNet.read_states`, row i guessing state i + 1,
-and which rows count (chats, rows)."""
+"""Ids (chats, rows), the target's states (chats, rows + 1, width), and which rows count (chats, rows). Row i
+guesses state i + 1 from ids[:, i], and for `feature` from state i."""
 
 
 @torch.no_grad()
@@ -52,12 +52,12 @@ def _copy_layer(layer: HeadLayer, theirs: Any) -> None:
 
 @torch.no_grad()
 def fit_states(net: HeadNet, readings: Callable[[], Iterable[Reading]]) -> None:
-    """Make a `feature` head the best guess of the target's next state before its last gain, matrix by matrix.
+    """Make a head the best guess of the target's state before its last gain, matrix by matrix.
 
-    First `fuse` alone, then for each layer what its attention and its gated units add; each is a ridge regression
-    on what the ones before leave, over all `readings`, which are asked for once a matrix.
+    First `fuse`, where there is one, then for each layer what its attention and its gated units add; each is a
+    ridge regression on what the ones before leave, over all `readings`, which are asked for once a matrix.
     """
-    for number in range(1 + 2 * len(net.head_layers)):
+    for number in range((net.shape.kind == "feature") + 2 * len(net.head_layers)):
         gram: Tensor | float = 0.0
         cross: Tensor | float = 0.0
         for ids, states, inside in readings():
@@ -71,9 +71,12 @@ def fit_states(net: HeadNet, readings: Callable[[], Iterable[Reading]]) -> None:
 
 def _matrices(net: HeadNet, ids: Tensor, states: Tensor) -> Iterator[tuple[nn.Linear, Tensor, Tensor | float]]:
     """In their order: each matrix whose output is added up, what it reads, and what is added up before it."""
-    read = net.inputs(ids, states[:, :-1].float())
-    yield net.fuse, read, 0.0
-    x: Tensor = net.fuse(read)
+    if net.shape.kind == "feature":
+        read = net.inputs(ids, states[:, :-1].float())
+        yield net.fuse, read, 0.0
+        x: Tensor = net.fuse(read)
+    else:
+        x = net.shifted(ids)
     positions = torch.arange(ids.shape[1], device=ids.device)[None]
     for layer in net.head_layers:
         query, key, value = layer.project(x, positions)

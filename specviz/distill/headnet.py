@@ -16,6 +16,10 @@ Cached = tuple[Tensor, Tensor]
 """A layer's keys and values, (batch, kv_heads, rows, d) each."""
 
 
+_OWN = 0.1
+"""Small, so that a token does not say itself again; the layer's norm takes the scale out of what it reads."""
+
+
 class HeadLayer(nn.Module):
     """One layer as in Llama, its projections joined: norms in front, grouped queries, SwiGLU."""
 
@@ -80,8 +84,8 @@ class HeadNet(nn.Module):
             self.norm_state = nn.Parameter(torch.ones(width))
             self.fuse = nn.Linear(2 * width, width, bias=False)
         else:
-            self.own = nn.Parameter(torch.ones(width))
-            self.shift = nn.Parameter(torch.zeros(width))
+            self.own = nn.Parameter(torch.full((width,), _OWN))
+            self.shift = nn.Parameter(torch.full((width,), _OWN / 2))
         self.layers = nn.ModuleList(HeadLayer(shape) for _ in range(shape.num_layers))
         self.norm = nn.Parameter(torch.ones(width))
 
@@ -92,9 +96,12 @@ class HeadNet(nn.Module):
 
     def read_tokens(self, ids: Tensor) -> Tensor:
         """States (batch, rows, width) behind each of `ids` (batch, rows); for `pruned`."""
+        return self._through(self.shifted(ids))[0]
+
+    def shifted(self, ids: Tensor) -> Tensor:
+        """What a `pruned` head's first layer reads, (batch, rows, width)."""
         tokens = F.embedding(ids, self.table).to(self.norm.dtype)
-        x = self.own * tokens + self.shift * F.pad(tokens, (0, 0, 1, 0))[:, :-1]
-        return self._through(x)[0]
+        return self.own * tokens + self.shift * F.pad(tokens, (0, 0, 1, 0))[:, :-1]
 
     def read_states(self, ids: Tensor, states: Tensor) -> tuple[Tensor, list[Cached]]:
         """For `feature`: own states (batch, rows, width), and each layer's keys and values.

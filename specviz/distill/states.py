@@ -62,10 +62,10 @@ class StateStore:
     def remove(self) -> None:
         """Delete the files: the draft is made."""
         self._places.clear()
+        self._folder.mkdir(parents=True, exist_ok=True)
         for path in self._folder.glob("states-*.npy"):
             path.unlink()
-        if self._folder.is_dir():
-            self._folder.rmdir()
+        self._folder.rmdir()
 
 
 @torch.inference_mode()

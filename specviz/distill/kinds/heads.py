@@ -32,7 +32,6 @@ from specviz.errors import ModelError
 SHARE = 20
 """A `pruned` head multiplies at most 1/SHARE of the target's parameters per token."""
 _MOST_KEPT, _FEWEST_KEPT = 8192, 64
-_READING_SHARE = 0.35
 _MEASURED_CHATS = 24
 _STATES = "states"
 _RATE = 1e-3
@@ -59,11 +58,9 @@ class _Head:
 
     data_share = 0.6
     kind: str
+    reading_share: float
+    """The largest share of the training's time in which the target reads its chats again."""
     training: str
-
-    def __init__(self) -> None:
-        self._states: StateStore | None = None
-        self._held_states: StateStore | None = None
 
     def build(self, target: Any, tokenizer: Any, seed: int) -> None:
         del tokenizer  # a head speaks in the target's ids
@@ -84,21 +81,42 @@ class _Head:
         raise NotImplementedError
 
     def train(self, lesson: Lesson) -> Progress:
-        chats, sample = self._prepare(lesson)
-        learner = HeadLearner(self._net, self._target, self._states)
+        chats = self._read_states(lesson)
         self._net.kept_ids.copy_(most_frequent(chats, len(self._table), len(self._net.kept_ids)))
         if not lesson.checkpoint.exists():
-            self._start(chats)
+            self._fit(chats)
+        learner = HeadLearner(self._net, self._target, self._given)
         settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed, learning_rate=_RATE)
         trainer = Trainer(learner, chats, settings, lesson.checkpoint, lesson.clock)
+        sample = lesson.held_out[:_MEASURED_CHATS]
         return trainer.run(reporter(trainer, settings, lesson, lambda: self._agreement(sample)))
 
-    def _prepare(self, lesson: Lesson) -> tuple[Sequence[Chat], Sequence[Chat]]:
-        """(chats to train on, held-out chats to follow the training with)."""
-        return lesson.chats, lesson.held_out[:_MEASURED_CHATS]
+    def _read_states(self, lesson: Lesson) -> Sequence[Chat]:
+        """Has the target read chats again, for as much of the time as this kind allows; the chats to train on."""
+        folder = lesson.checkpoint.parent / _STATES
+        self._target.set_attn_implementation("sdpa")  # the writer's takes one token a row
+        self._stores = [
+            StateStore(folder / "trained", lesson.chats),
+            StateStore(folder / "held-out", lesson.held_out),
+        ]
+        began, resumed = lesson.clock(), lesson.checkpoint.exists()
 
-    def _start(self, chats: Sequence[Chat]) -> None:
-        """First weights that need data."""
+        def go_on(share: float) -> bool:
+            used = lesson.clock() - began
+            left = lesson.seconds - used
+            lesson.say(Report("train", "Reading the target's states", share * self.reading_share, left))
+            return used < lesson.seconds * self.reading_share and not resumed
+
+        self._stores[0].fill(self._target, go_on)
+        return lesson.chats
+
+    def _fit(self, chats: Sequence[Chat]) -> None:
+        """First weights from the target's states."""
+        read = [chat for chat in chats if chat in self._stores[0]][:_FITTED_CHATS]
+        parts = [read[i : i + _FITTED_AT_ONCE] for i in range(0, len(read), _FITTED_AT_ONCE)]
+        states, device = self._stores[0], self._table.device
+        if parts:
+            fit_states(self._net, lambda: (for_fitting(part, states, self.kind, device) for part in parts))
 
     def measure(self, held_out: Sequence[Chat]) -> Agreement:
         with torch.no_grad():
@@ -108,14 +126,25 @@ class _Head:
         return self._agreement(held_out)
 
     def _agreement(self, chats: Sequence[Chat]) -> Agreement:
-        learner = HeadLearner(self._net, self._target, self._held_states)
+        learner = HeadLearner(self._net, self._target, self._given_held_out)
         return replay([hits(learner, chat) for chat in chats if chat.num_answer])
 
+    @property
+    def _given(self) -> StateStore | None:
+        """The states that this head reads beside the tokens."""
+        return None
+
+    @property
+    def _given_held_out(self) -> StateStore | None:
+        return None
+
     def save(self, out: Path) -> None:
-        kept_ids = self._net.kept_ids
-        weights = dict(self._net.named_parameters())
+        kept_ids, weights = self._net.kept_ids, dict(self._net.named_parameters())
         save_head(out, self._net.shape, weights, kept_ids, _name(self._target), self._table)
         self._bytes = (out / "model.safetensors").stat().st_size
+        for store in self._stores:
+            store.remove()
+        (out / _STATES).rmdir()
 
     def about(self) -> About:
         stored = sum(parameter.numel() for parameter in self._net.parameters())
@@ -136,8 +165,10 @@ class Pruned(_Head):
     """The target's first layer, trained further, and as many tokens as 1/SHARE of the target allows."""
 
     kind = "pruned"
+    reading_share = 0.05
     training = (
-        "Started from the target's first layer and last norm. Cross-entropy over the kept tokens against the "
+        "Started from the target's first layer, its sums refitted to guess the target's last state, and its last "
+        "norm. Cross-entropy over the kept tokens against the "
         "target's 16 largest probabilities, all others as one class, mixed with its first choice; Muon for "
         "matrices, AdamW for vectors."
     )
@@ -165,6 +196,7 @@ class Feature(_Head):
     """One layer over [token; target's state], then over its own states."""
 
     kind = "feature"
+    reading_share = 0.35
     training = (
         "Reads the embedding of the last token and the target's hidden state before it, then its own states "
         "(EAGLE, 2401.15077). Started as the best linear guess of the target's next state, matrix by matrix; then "
@@ -179,37 +211,18 @@ class Feature(_Head):
     def _layers(self, target: Any) -> list[int]:
         return [target.config.num_hidden_layers - 1] if is_llama_like(target) else []
 
-    def _prepare(self, lesson: Lesson) -> tuple[Sequence[Chat], Sequence[Chat]]:
-        """Reads the target's states first, for as many chats as a share of the time allows."""
-        folder = lesson.checkpoint.parent / _STATES
-        self._target.set_attn_implementation("sdpa")  # the writer's takes one token a row
-        self._held_states = StateStore(folder / "held-out", lesson.held_out)
-        self._held_states.fill(self._target, lambda _: True)
-        self._states = StateStore(folder / "trained", lesson.chats)
-        began, allowed = lesson.clock(), lesson.seconds * _READING_SHARE
-        resumed = lesson.checkpoint.exists()
+    def _read_states(self, lesson: Lesson) -> Sequence[Chat]:
+        super()._read_states(lesson)
+        self._stores[1].fill(self._target, lambda _: True)
+        return [chat for chat in lesson.chats if chat in self._stores[0]]
 
-        def go_on(share: float) -> bool:
-            used = lesson.clock() - began
-            left = lesson.seconds - used
-            lesson.say(Report("train", "Reading the target's states", share * _READING_SHARE, left))
-            return used < allowed and not resumed
+    @property
+    def _given(self) -> StateStore | None:
+        return self._stores[0]
 
-        self._states.fill(self._target, go_on)
-        return [chat for chat in lesson.chats if chat in self._states], lesson.held_out[:_MEASURED_CHATS]
-
-    def _start(self, chats: Sequence[Chat]) -> None:
-        assert self._states is not None
-        states, device = self._states, self._table.device
-        some = [chats[i : i + _FITTED_AT_ONCE] for i in range(0, min(len(chats), _FITTED_CHATS), _FITTED_AT_ONCE)]
-        fit_states(self._net, lambda: (for_fitting(part, states, device) for part in some))
-
-    def save(self, out: Path) -> None:
-        super().save(out)
-        for states in (self._states, self._held_states):
-            if states:
-                states.remove()
-        (out / _STATES).rmdir()
+    @property
+    def _given_held_out(self) -> StateStore | None:
+        return self._stores[1]
 
 
 def _name(target: Any) -> str:
