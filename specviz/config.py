@@ -17,7 +17,8 @@ MAX_DRAFT_LEN = 32
 MAX_NEW_TOKENS = 8192
 MAX_PROMPT_CHARS = 200_000
 MAX_STOP_STRINGS = 16
-MAX_SEED = 2**63 - 1
+MAX_SEED = 2**31 - 1  # torch's CPU generator takes 32 bits, and each lane has a stream of its own
+MIN_TEMPERATURE = 0.001  # below, float32 logits overflow; only 0 itself is greedy
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 NUMERICS = ("exact", "fast")
 
@@ -55,6 +56,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0.0, 10.0)
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise ConfigError(
+                f"temperature is {self.temperature!r}, but must be 0 (greedy) or from {MIN_TEMPERATURE} to 10."
+            )
         _within("top-k", self.top_k, 0, 1_000_000, whole=True)
         _within("top-p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:

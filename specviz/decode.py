@@ -6,7 +6,6 @@ clock of a lane. Must not know where models or texts come from, or who watches.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -118,7 +117,8 @@ def _decode(
         while not (reason := lane.reason()):
             yield lane.step()
     except NumericsError as error:
-        reason, message = "error", str(error)
+        reason = "error"
+        message = f"{error} in step {lane.num_steps + 1}; the run ends here. Another dtype may help."
     yield RunFinished(name, reason, lane.num_new, lane.clock_s, message)
 
 
@@ -190,7 +190,7 @@ class _Lane:
         return "context" if full else None
 
     def step(self) -> Step:
-        """One draft-then-verify pass, timed from resume to yield."""
+        """One draft-then-verify pass, timed from resume to all but the making of the `Step` itself."""
         clock, began = self.around.clock, self.around.clock()
         draft_len = self._draft_len()
         tree = self._draft(draft_len)
@@ -245,11 +245,8 @@ class _Lane:
         parents = [-1, *(parent + 1 for parent in tree.parents)]
         wants_hidden = self.source is not None and self.source.wants_hidden
         ran = self.runner.forward(token_ids, parents, with_hidden=wants_hidden)
-        if not float(ran.logits.amax()) < math.inf:  # false for NaN too
-            raise NumericsError(
-                f"The target {self.target.name} returned NaN or infinite logits in step {self.num_steps + 1}; "
-                "the run ends here. Another dtype may help."
-            )
+        if not torch.isfinite(ran.logits.amax(-1)).all():  # a NaN anywhere, or a row without a largest number
+            raise NumericsError(f"The target {self.target.name} returned NaN or infinite logits")
         return ran
 
     def _rows(self, tree: TokenTree, logits: Tensor) -> Rows:

@@ -18,7 +18,7 @@ import transformers
 
 import specviz
 from specviz import models, text
-from specviz.config import RunConfig
+from specviz.config import MAX_SEED, RunConfig
 from specviz.decode import Surroundings, autoregress, check_prompt, race, speculate
 from specviz.drafts import DraftSource
 from specviz.drafts.head_file import is_head, load_head
@@ -112,12 +112,12 @@ def prepare(
     Raises:
         SpecvizError: whatever forbids the run, in one sentence.
     """
-    target_name = config.target or catalog.default_target()
+    target_name = config.target or models.default_target()
     config = dataclasses.replace(
         config,
         target=target_name,
         drafts=config.drafts or catalog.default_drafts(target_name),
-        seed=secrets.randbelow(2**32) if config.seed is None else config.seed,
+        seed=secrets.randbelow(MAX_SEED + 1) if config.seed is None else config.seed,
     )
     for name in (target_name, *config.drafts):
         require_known(name)
@@ -147,6 +147,8 @@ def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progr
     folder = local_folder(name)
     if folder and is_head(folder):
         return load_head(folder, name, target)
+    if name == catalog.BLANK:
+        return ModelDraft(_measured(models.load_blank(target), progress))
     # A draft need not be exact to be verified; but the target as its own draft must give its own bits.
     numerics = config.numerics if name == config.target else "fast"
     draft = _load(name, config, numerics, progress)
@@ -156,9 +158,13 @@ def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progr
 
 def _load(name: str, config: RunConfig, numerics: str, progress: Progress | None) -> LoadedModel:
     loaded = models.load(name, dtype=config.dtype, device=config.device, numerics=numerics, progress=progress)
+    return _measured(loaded, progress)
+
+
+def _measured(loaded: LoadedModel, progress: Progress | None) -> LoadedModel:
     with _CALIBRATION:
         if progress and not loaded.pass_times:
-            progress(f"Measuring {name}", None)
+            progress(f"Measuring {loaded.name}", None)
         calibrate(loaded)
     return loaded
 

