@@ -209,7 +209,10 @@ def test_eight_bits_are_half_a_step_off_at_most():
     matrix = torch.randn(5, 40, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, 5)[:, None]
     eight, scale = to_eight_bits(matrix)
     assert eight.dtype == torch.int8
-    assert ((from_eight_bits(eight, scale) - matrix).abs() <= scale[:, None] * 0.5001).all()
+    largest = matrix.abs() > 126.5 * scale.float()[:, None]  # a rounded scale may not reach it: half a step more
+    off = (from_eight_bits(eight, scale) - matrix).abs() / scale.float()[:, None]
+    assert off[~largest].max() <= 0.5001
+    assert off.max() <= 1.0
 
 
 def test_multiplying_bytes_is_multiplying_what_they_stand_for():
@@ -259,7 +262,7 @@ def test_a_run_finds_a_head_by_its_folder(tmp_path, kind):
 def test_bytes_that_lie_anywhere_in_memory_can_be_multiplied():
     """The operator crashes on memory that is not aligned, which is what a file gives."""
     eight = torch.ones(64 * 96 + 1, dtype=torch.int8)[1:].view(64, 96)
-    made = Linear(eight, torch.ones(64), torch.bfloat16, torch.device("cpu"))
+    made = Linear(eight, torch.ones(64).bfloat16(), torch.bfloat16, torch.device("cpu"))
     assert made(torch.ones(2, 96).bfloat16()).tolist() == [[96.0] * 64] * 2
 
 

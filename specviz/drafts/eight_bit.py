@@ -11,15 +11,18 @@ from torch import Tensor
 
 
 def to_eight_bits(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """(int8 of the same shape (rows, columns), float32 scale of each row): matrix ≈ int8 * scale."""
+    """(int8 of the same shape (rows, columns), bfloat16 scale of each row): matrix ≈ int8 * scale.
+
+    The scale is rounded first and the weights then to multiples of it, so that no row is off as a whole.
+    """
     exact = matrix.detach().float()
-    scale = exact.abs().amax(dim=1).clamp_min(1e-12) / 127
-    return (exact / scale[:, None]).round().to(torch.int8), scale
+    scale = (exact.abs().amax(dim=1).clamp_min(1e-12) / 127).to(torch.bfloat16)
+    return (exact / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8), scale
 
 
 def from_eight_bits(eight: Tensor, scale: Tensor) -> Tensor:
     """The float32 matrix that the bytes stand for."""
-    return eight.float() * scale[:, None]
+    return eight.float() * scale.float()[:, None]
 
 
 class Linear:

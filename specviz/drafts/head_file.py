@@ -95,7 +95,7 @@ def _model(shape: HeadShape, stored: Mapping[str, Tensor], target: LoadedModel) 
     vectors = {
         name: tensor.to(device, dtype)
         for name, tensor in stored.items()
-        if tensor.dtype == torch.bfloat16 and name != "witnesses"
+        if tensor.dtype == torch.bfloat16 and not name.endswith((".scale", "witnesses"))
     }
     return HeadModel(shape, vectors, linears, kept_ids.to(device))
 
