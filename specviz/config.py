@@ -14,6 +14,7 @@ from specviz.errors import ConfigError
 
 DraftLen = int | Literal["auto"]
 MAX_DRAFT_LEN = 32
+DEFAULT_DRAFT_LEN = 4
 MAX_NEW_TOKENS = 8192
 MAX_PROMPT_CHARS = 200_000
 MAX_STOP_STRINGS = 16
@@ -28,8 +29,9 @@ class RunConfig:
     """The settings of one run. They hold for the baseline and for both sides of speculation alike.
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 switch the filter off. `draft_len` is the most
-    tokens a step may draft, or "auto". `seed` None draws a fresh seed for the run. `target` and
-    `drafts` are names of the catalog, Hub ids or paths; what they mean is known to `models` alone.
+    tokens a step may draft, "auto", or None for what suits the drafts. `seed` None draws a fresh seed
+    for the run. `target` and `drafts` are names of the catalog, Hub ids or paths; what they mean is known
+    to `models` alone.
 
     Raises:
         ConfigError: a value out of range; the sentence names it and the legal range.
@@ -38,7 +40,7 @@ class RunConfig:
     prompt: str = ""
     target: str = ""
     drafts: tuple[str, ...] = ()
-    draft_len: DraftLen = 4
+    draft_len: DraftLen | None = None
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -55,6 +57,7 @@ class RunConfig:
     numerics: str = "exact"
 
     def __post_init__(self) -> None:
+        self._check_types()
         _within("temperature", self.temperature, 0.0, 10.0)
         if 0 < self.temperature < MIN_TEMPERATURE:
             raise ConfigError(
@@ -67,13 +70,25 @@ class RunConfig:
         _within("repetition penalty", self.repetition_penalty, 0.1, 10.0)
         _within("maximum of new tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS, whole=True)
         _within("minimum of new tokens", self.min_new_tokens, 0, self.max_new_tokens, whole=True)
-        if self.draft_len != "auto":
+        if self.draft_len is not None and self.draft_len != "auto":
             _within("draft length", self.draft_len, 1, MAX_DRAFT_LEN, whole=True, otherwise=' or "auto"')
         if self.seed is not None:
             _within("seed", self.seed, 0, MAX_SEED, whole=True)
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("numerics", self.numerics, NUMERICS)
         self._check_texts()
+
+    def _check_types(self) -> None:
+        for name in ("prompt", "target", "dtype", "device", "numerics"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name} must be a text.")
+        for name in ("drafts", "stop"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+                raise ConfigError(f"{name} must be a list of texts.")
+        for name in ("ignore_eos", "raw", "baseline"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false.")
 
     def _check_texts(self) -> None:
         if len(self.prompt) > MAX_PROMPT_CHARS:
@@ -98,21 +113,8 @@ class RunConfig:
         unknown = sorted(set(data) - known)
         if unknown:
             raise ConfigError(f"Unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}.")
-        settings = dict(data)
-        settings.update({name: _strings(name, data[name]) for name in ("drafts", "stop") if name in data})
-        for name in ("prompt", "target", "dtype", "device", "numerics"):
-            if not isinstance(data.get(name, ""), str):
-                raise ConfigError(f"{name} must be a text.")
-        for name in ("ignore_eos", "raw", "baseline"):
-            if not isinstance(data.get(name, False), bool):
-                raise ConfigError(f"{name} must be true or false.")
-        return cls(**settings)
-
-
-def _strings(name: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"{name} must be a list of texts.")
-    return tuple(value)
+        lists = {name: tuple(data[name]) for name in ("drafts", "stop") if isinstance(data.get(name), list)}
+        return cls(**{**data, **lists})
 
 
 def _within(

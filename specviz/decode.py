@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specviz.config import RunConfig
+from specviz.config import DEFAULT_DRAFT_LEN, RunConfig
 from specviz.drafts import DraftSource, Observation, ReadsPrompt
 from specviz.drafts.length import AutoLength, FixedLength, LengthPolicy
 from specviz.errors import ContextError, NumericsError
@@ -153,7 +153,7 @@ class _Lane:
         )
         # One stream a lane, so that neither disturbs the other and a seed fixes each.
         self.generator = torch.Generator().manual_seed(2 * self.around.seed + (self.name == "baseline"))
-        chosen = self.config.draft_len
+        chosen = self.config.draft_len or DEFAULT_DRAFT_LEN
         times = sorted(self.target.pass_times.items())
         self.policy = AutoLength(times) if chosen == "auto" else FixedLength(chosen)
 

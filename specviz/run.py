@@ -24,10 +24,12 @@ from specviz.drafts import DraftSource
 from specviz.drafts.head_file import is_head, load_head
 from specviz.drafts.lookup import PromptLookup
 from specviz.drafts.merge import MergedDraft
+from specviz.drafts.mix import make_tree
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.ngram import NgramTable
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
-from specviz.models.source import local_folder, require_known
+from specviz.models.source import counts_of, local_folder, require_known
 from specviz.runner import calibrate
 from specviz.trace import Event, Piece, RunFinished, Trace, event_ids
 
@@ -113,10 +115,12 @@ def prepare(
         SpecvizError: whatever forbids the run, in one sentence.
     """
     target_name = config.target or models.default_target()
+    drafts = config.drafts or catalog.default_drafts(target_name)
     config = dataclasses.replace(
         config,
         target=target_name,
-        drafts=config.drafts or catalog.default_drafts(target_name),
+        drafts=drafts,
+        draft_len=config.draft_len or catalog.default_draft_len(drafts),
         seed=secrets.randbelow(MAX_SEED + 1) if config.seed is None else config.seed,
     )
     for name in (target_name, *config.drafts):
@@ -149,6 +153,10 @@ def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progr
         return load_head(folder, name, target)
     if name == catalog.BLANK:
         return ModelDraft(_measured(models.load_blank(target), progress))
+    if counts := counts_of(name):
+        table = NgramTable.open(counts.file)
+        table.check_tokens(target.tokenizer, target.vocab_size, target.name)
+        return make_tree(counts.draft, table)
     # A draft need not be exact to be verified; but the target as its own draft must give its own bits.
     numerics = config.numerics if name == config.target else "fast"
     draft = _load(name, config, numerics, progress)

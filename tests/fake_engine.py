@@ -204,7 +204,7 @@ class FakeRun:
         time.sleep(self.engine.spec_s)
         lane: Lane = "speculative"
         room = self.config.max_new_tokens - self.tokens[lane] if not self.engine.endless else 99
-        gamma = 4 if self.config.draft_len == "auto" else int(self.config.draft_len)
+        gamma = self.config.draft_len if isinstance(self.config.draft_len, int) else 4
         gamma = min(gamma, room - 1)
         nodes, sites = self._draft(gamma)
         accepted = sum(node.verdict == "accepted" for node in nodes)

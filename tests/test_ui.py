@@ -1,12 +1,15 @@
 """The page without a browser: settings, links, files, who may name what, the public endpoint, other processes."""
 
 import json
+import os
 import pickle
 import re
+import subprocess
 import sys
 import threading
 import time
 import types
+from importlib.metadata import version
 from pathlib import Path
 
 import gradio as gr
@@ -14,6 +17,8 @@ import httpx
 import pytest
 from browser import serving
 from fake_engine import FakeEngine, recorded
+from packaging.requirements import Requirement
+from packaging.version import Version
 from space_stand_in import StandIn
 
 from specviz.config import DTYPES, MAX_DRAFT_LEN, MAX_SEED, RunConfig
@@ -560,6 +565,24 @@ def test_case_60_the_space_builds_with_what_is_pinned():
     assert values["sdk"] == "gradio"
     assert values["python_version"].strip('"') >= "3.11"
     assert len(values["short_description"]) <= 60
+
+
+def test_case_60_what_is_installed_meets_the_requirements_and_a_spaces_torch_would_too():
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    assert {"gradio", "torch", "transformers"} <= {requirement.name for requirement in wanted}
+    for requirement in wanted:
+        assert requirement.specifier.contains(Version(version(requirement.name)).public), requirement
+    torch_range = next(requirement.specifier for requirement in wanted if requirement.name == "torch")
+    assert all(torch_range.contains(offered) for offered in ("2.8.0", "2.11.0"))
+
+
+@pytest.mark.parametrize("space", [False, True])
+def test_case_60_the_app_is_imported_with_no_gpu_and_no_helper_package(space):
+    code = "import sys; sys.modules['spaces'] = None; import app; assert callable(app.main)"
+    more = {"SPACE_ID": "someone/specviz"} if space else {}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **more}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment, timeout=300)
 
 
 def test_every_handler_gives_what_its_outputs_want():

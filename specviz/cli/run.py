@@ -51,6 +51,11 @@ class Interrupt:
         finally:
             signal.signal(signal.SIGINT, before)
 
+    def ignore(self) -> None:
+        """From here to the end of `caught` nothing may disturb: what was made is being written."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def _ask(self, *_: Any) -> None:
         if self._asked:
             raise KeyboardInterrupt
@@ -67,11 +72,13 @@ def run(options: Options, prepare: Prepare | None = None) -> int:
     finally:
         status.clear()
     status.release()
-    try:
-        with interrupt.caught():
+    is_kept = True
+    with interrupt.caught():
+        try:
             _watch(prepared, options.json, status)
-    finally:  # also where the reader of our output left, or a bug struck
-        is_kept = _keep(prepared.trace, trace_file)
+        finally:  # also where the reader of our output left, or a bug struck
+            interrupt.ignore()
+            is_kept = _keep(prepared.trace, trace_file)
     _report(prepared.trace, options.json)
     return _ending(prepared.trace, interrupt, trace_file if is_kept else None, is_kept)
 

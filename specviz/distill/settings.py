@@ -66,6 +66,10 @@ def claim_folder(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError for a folder that holds anything else.
     """
+    try:
+        out.exists()
+    except OSError as error:
+        raise ConfigError(f"--out {str(out)[:60]}… cannot be a folder: {error.strerror}.") from None
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file; give a new folder.")
     path = out / _STATE

@@ -89,8 +89,8 @@ class HeadDraft:
 
     def _cut_rows(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """The same over the kept tokens alone, (rows, classes): whatever is cut has probability 0."""
-        if not float(logits.amax()) < math.inf:  # false for NaN too
-            raise NumericsError(f"The draft {self.names[0]} returned NaN or infinite logits.")
+        if not torch.isfinite(logits.amax()):
+            raise NumericsError(f"The draft {self.names[0]} returned NaN or infinite logits")
         if self._sampler.changes(paths):
             full = self._widened(logits, -math.inf)
             logits = self._sampler.shape(full, paths)[:, self._model.kept_ids]

@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from specviz.errors import ModelError
 from specviz.models.blank import untrained
 from specviz.models.catalog import BLANK
-from specviz.models.source import first_line, folder_of
+from specviz.models.source import FROM_DISK, first_line, folder_of
 from specviz.numerics import EXACT_ATTENTION, multiplies_bfloat16, pack_linears
 
 Progress = Callable[[str, float | None], None]
@@ -58,8 +58,16 @@ class LoadedModel:
 
     @property
     def context_len(self) -> int:
-        """Positions the model was made for; 0 where it names no limit."""
-        return int(getattr(self.config, "max_position_embeddings", 0) or 0)
+        """Positions that can be decoded; 0 where the model names no limit.
+
+        With two sets of rotary factors ("longrope") only those before the switch: a pass across it would take
+        the second set for all its rows, and single passes would not.
+        """
+        limit = int(getattr(self.config, "max_position_embeddings", 0) or 0)
+        rope = getattr(self.config, "rope_parameters", None) or {}
+        if rope.get("rope_type") == "longrope":
+            return min(limit, int(rope.get("original_max_position_embeddings") or limit))
+        return limit
 
     @property
     def device(self) -> torch.device:
@@ -116,12 +124,12 @@ def _device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        kind = torch.device(device).type
+        kind, index = torch.device(device).type, torch.device(device).index or 0
     except RuntimeError:
         raise ModelError(f"Device {device!r} is none; give auto, cpu, cuda or cuda:N.") from None
-    if kind == "cuda" and (torch.device(device).index or 0) >= torch.cuda.device_count():
+    if kind == "cuda" and index >= torch.cuda.device_count():
         raise ModelError(f"Device {device!r} was asked for, but torch finds no such GPU here; give cpu or auto.")
-    if kind not in ("cpu", "cuda"):
+    if kind != "cuda" and device != "cpu":
         raise ModelError(f"Device {device!r} is not supported; give auto, cpu, cuda or cuda:N.")
     return device
 
@@ -147,13 +155,15 @@ def _read(name: str, dtype: torch.dtype, device: str) -> tuple[nn.Module, Any]:
     """(model, tokenizer) from the name's folder, refused in one sentence where that fails."""
     folder = folder_of(name)
     try:
-        check_decodable(AutoConfig.from_pretrained(folder, local_files_only=True), name)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        check_decodable(AutoConfig.from_pretrained(folder, **FROM_DISK), name)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **FROM_DISK)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **FROM_DISK)
         return model.eval().to(device), tokenizer
     except ModelError:
         raise
     except Exception as error:  # what reads a damaged file may raise anything
+        if "trust_remote_code" in str(error):
+            raise ModelError(f"{name!r} needs code from its own folder, which specviz never runs.") from None
         raise ModelError(
             f"{name!r} was found in {folder}, but could not be loaded: {first_line(error)}"
         ) from error
