@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specviz.config import DEFAULT_DRAFT_LEN, RunConfig
-from specviz.drafts import DraftSource, Observation
+from specviz.drafts import DraftSource, Observation, ReadsPrompt
 from specviz.drafts.length import AutoLength, FixedLength, LengthPolicy
 from specviz.errors import ContextError, NumericsError
 from specviz.models import LoadedModel
@@ -161,9 +161,12 @@ class _Lane:
         """The prompt pass: feed all tokens but the last, in the target and the drafts."""
         start = self.around.clock()
         prompt_ids = tuple(self.context_ids)
-        self.runner.prefill(self.context_ids[:-1], self.around.cancelled)
+        wants_hidden = self.source is not None and self.source.wants_hidden
+        states = self.runner.prefill(self.context_ids[:-1], self.around.cancelled, with_hidden=wants_hidden)
         if self.source:
             self.source.start(self.context_ids, self.sampler, self.around.cancelled)
+        if isinstance(self.source, ReadsPrompt) and states:
+            self.source.read_prompt(torch.cat(states))
         return RunStarted(
             lane=self.name,
             prompt_ids=prompt_ids,

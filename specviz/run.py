@@ -21,6 +21,7 @@ from specviz import models, text
 from specviz.config import MAX_SEED, RunConfig
 from specviz.decode import Surroundings, autoregress, check_prompt, race, speculate
 from specviz.drafts import DraftSource
+from specviz.drafts.head_file import is_head, load_head
 from specviz.drafts.lookup import PromptLookup
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.mix import make_tree
@@ -28,7 +29,7 @@ from specviz.drafts.model import ModelDraft
 from specviz.drafts.ngram import NgramTable
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
-from specviz.models.source import counts_of, require_known
+from specviz.models.source import counts_of, local_folder, require_known
 from specviz.runner import calibrate
 from specviz.trace import Event, Piece, RunFinished, Trace, event_ids
 
@@ -147,6 +148,9 @@ def make_source(target: LoadedModel, config: RunConfig, progress: Progress | Non
 def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> DraftSource:
     if name == "lookup":
         return PromptLookup()
+    folder = local_folder(name)
+    if folder and is_head(folder):
+        return load_head(folder, name, target)
     if name == catalog.BLANK:
         return ModelDraft(_measured(models.load_blank(target), progress))
     if counts := counts_of(name):

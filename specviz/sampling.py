@@ -65,6 +65,12 @@ class Sampler:
             logits[torch.tensor(barred, device=logits.device)[:, None], self._eos] = -torch.inf
         return logits
 
+    def changes(self, paths: Sequence[Sequence[int]]) -> bool:
+        """Whether `shape` does anything to the logits behind these paths but fit their width."""
+        shortest = min((len(path) for path in paths), default=0)
+        barred = len(self._eos) > 0 and self.num_new + shortest < self.config.min_new_tokens
+        return self.config.repetition_penalty != 1.0 or barred
+
     def _fit(self, logits: Tensor) -> Tensor:
         logits = logits.float()
         missing = self.vocab_size - logits.shape[-1]
@@ -89,7 +95,7 @@ class Sampler:
             rows = torch.zeros_like(shaped)
             return rows.scatter_(1, first_argmax(shaped)[:, None], 1.0)
         scaled = shaped / self.config.temperature
-        if 0 < self.config.top_k < self.vocab_size:
+        if 0 < self.config.top_k < scaled.shape[-1]:
             smallest_kept = scaled.topk(self.config.top_k, dim=-1).values[:, -1:]
             scaled = scaled.masked_fill(scaled < smallest_kept, -torch.inf)
         rows = torch.softmax(scaled, dim=-1)

@@ -12,6 +12,7 @@ import torch
 from toys import play, said
 
 from specviz import decode, models
+from specviz.drafts.head_file import load_head
 from specviz.drafts.lookup import PromptLookup
 from specviz.drafts.mix import GUESSERS, make_tree
 from specviz.drafts.model import ModelDraft
@@ -164,9 +165,18 @@ def counted_draft(target, kind):
     return make_tree(kind, table)
 
 
+def bundled_head(name, target):
+    ready, reason = catalog.is_ready(catalog.find(name))
+    if not ready:
+        pytest.skip(reason)
+    return load_head(catalog.BUNDLED_DRAFTS / name, name, target)
+
+
 SOURCES = {
     **{kind: (lambda target, *_, kind=kind: counted_draft(target, kind), 12) for kind in GUESSERS},
     "lookup": (lambda *_: PromptLookup(), 6),
+    "pruned": (lambda target, *_: bundled_head("pruned", target), 4),
+    "feature": (lambda target, *_: bundled_head("feature", target), 4),
     "tiny": (lambda target, *_: tiny_draft(target), 4),
     "chain": (lambda _, ids, truth: Knowing(truth, len(ids), width=1, sure=0.8), 7),
     "tree": (lambda _, ids, truth: Knowing(truth, len(ids), width=3, sure=0.8), 16),

@@ -63,8 +63,8 @@ def run(folders, *drafts, **more) -> Trace:
 
 
 DRAFTS = [
-    ("draft",), ("lookup",), ("none",), ("target",), ("blank",), ("draft", "lookup"), ("draft", "lookup", "target"),
-    ("target counts",), ("target mix",), ("target mix", "draft"),
+    ("draft",), ("lookup",), ("none",), ("target",), ("blank",), ("draft", "lookup"),
+    ("draft", "lookup", "target"), ("target counts",), ("target mix",), ("target mix", "draft"),
 ]  # fmt: skip
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
-from specviz.drafts import DraftSource, Observation
+from specviz.drafts import DraftSource, Observation, ReadsPrompt
 from specviz.sampling import Sampler
 from specviz.verify import ROOT, TokenTree
 
@@ -54,6 +55,12 @@ class MergedDraft:
             trees.append(source.propose(context_ids, share, generator) if share else TokenTree())
             budget -= len(trees[-1])
         return merge_trees(trees, self._offsets)
+
+    def read_prompt(self, hidden: Tensor) -> None:
+        """Hand the prompt's states on to those who want them."""
+        for source in self._sources:
+            if isinstance(source, ReadsPrompt):
+                source.read_prompt(hidden)
 
     def observe(self, seen: Observation) -> None:
         for source in self._sources:

