@@ -126,7 +126,8 @@ class FakeRun:
         return self.vocabulary[token_id]
 
     def events(self) -> Iterator[Event]:
-        lanes: list[Lane] = ["speculative", "baseline"] if self.config.baseline else ["speculative"]
+        drafts: list[Lane] = [] if self.config.drafts == ("none",) else ["speculative"]
+        lanes: list[Lane] = [*drafts, "baseline"] if self.config.baseline or not drafts else drafts
         for event in self._race(lanes):
             for token_id in Trace(events=[event]).ids_used():
                 self.trace.pieces[token_id] = self.piece(token_id)

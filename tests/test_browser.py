@@ -13,6 +13,7 @@ from browser import Visit, serving
 from fake_engine import FakeEngine, recorded
 
 from specviz.trace import Piece
+from specviz.ui.journal import Journal
 from specviz.ui.recordings import Recording
 from specviz.view.figures import figures
 from specviz.view.payload import Feed
@@ -316,12 +317,19 @@ def test_case_50_right_to_left_and_broken_characters_stay_in_token_order(visit):
 
 
 @pytest.mark.parametrize("phase", ["prompt pass", "both lanes", "baseline"])
-def test_case_51_stop_frees_the_engine_and_keeps_what_was_made(visit, phase):
+def test_case_51_stop_frees_the_engine_and_keeps_what_was_made(visit, phase, monkeypatch):
     slow = {
         "prompt pass": {"prefill_s": 1.0, "base_s": 0.1, "spec_s": 0.1},
         "both lanes": {"base_s": 0.2, "spec_s": 0.2},
     }
     engine = FakeEngine(endless=True, **slow.get(phase, {"base_s": 0.15, "spec_s": 0.15}))
+    at = []
+
+    def stop(journal, ticket, wanted=Journal.stop):
+        at.append(engine.passes)
+        return wanted(journal, ticket)
+
+    monkeypatch.setattr(Journal, "stop", stop)
     with serving(engine) as served:
         guest = visit(served).open()
         if phase == "baseline":
@@ -333,6 +341,7 @@ def test_case_51_stop_frees_the_engine_and_keeps_what_was_made(visit, phase):
         passes = engine.passes
         guest.page.wait_for_timeout(1000)
         assert engine.passes == passes
+        assert passes <= at[0] + 2, "a pass for each lane, from the moment that the server hears of it"
         assert "Stopped by you" in guest.ask("v.run.note")
         if phase != "prompt pass":
             assert guest.ask("v.run.course.length") > 4
@@ -340,6 +349,21 @@ def test_case_51_stop_frees_the_engine_and_keeps_what_was_made(visit, phase):
         guest.run(Prompt="and again").finish()
         assert guest.ask("v.run.phase") == "done"
         assert len(engine.configs) == 2
+
+
+def test_without_a_draft_no_verdict_and_no_speedup_is_claimed(steady, visit):
+    guest = visit(steady).open()
+    guest.page.get_by_label("none", exact=True).check()
+    guest.run(Prompt="alone").finish()
+    guest.until("v.status.textContent.includes('128 tokens')")
+    assert guest.page.inner_text(".sv-big") == "Speedup n/a: no draft in this run"
+    assert guest.page.inner_text(".sv-verdict").startswith("There was no draft in this run")
+    assert "Both lanes" not in guest.page.inner_text(".sv-small")
+    assert not guest.page.is_visible(".sv-lane.speculative")
+    assert guest.page.is_visible(".sv-lane.baseline")
+    guest.page.get_by_label("default draft", exact=True).check()
+    guest.run(Prompt="together").finish()
+    assert guest.page.is_visible(".sv-lane.speculative")
 
 
 def test_stop_while_waiting_takes_the_visitor_out_of_the_queue(visit):

@@ -35,6 +35,7 @@ from specviz.ui.recordings import Recording
 from specviz.ui.runs import Runs
 from specviz.ui.serve import free_port
 from specviz.ui.settings import DEFAULTS, ITSELF, MAX_LINK_PROMPT, MOST_NEW_TOKENS, NAMES, to_config, to_query
+from specviz.ui.worker import BUG
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # gradio's and asyncio's own
@@ -516,6 +517,15 @@ def test_on_a_space_stop_and_errors_cross_the_fork(spaces):
     spaces.refusal = gr.Error("You have used up your GPU time for today.")
     found = deltas(runs)[1][-1]
     assert (found["phase"], found["note"]) == ("error", "You have used up your GPU time for today.")
+
+
+def test_on_a_space_an_error_of_any_other_kind_ends_the_run_too(spaces, caplog):
+    runs = Runs(FakeEngine().prepare, gpu=gpu.decorator())
+    spaces.refusal = RuntimeError("secret address")
+    found = deltas(runs)[1][-1]
+    assert (found["phase"], found["note"]) == ("error", BUG)
+    assert list(runs.batches({"prompt": "x"}, runs.journal.open())) == [{"error": BUG}]
+    assert "secret address" in caplog.text
 
 
 def test_on_a_space_a_page_that_closes_ends_the_worker(spaces):

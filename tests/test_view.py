@@ -150,6 +150,12 @@ def test_case_64_a_slow_down_is_not_clipped():
     assert ending(tally)["verdict"]["kind"] == "identical"
 
 
+def test_a_run_without_a_draft_is_not_compared_with_itself():
+    verdict = recorded_delta(recorded(drafts=("none",), max_new_tokens=20), "r", "recorded")["end"]["verdict"]
+    assert verdict["kind"] == "unknown"
+    assert "no draft" in verdict["text"]
+
+
 def differing(**of_target):
     """The verdict on a run whose lanes differ at the sixth token; `gap` and facts of the target as given."""
     gap = of_target.pop("gap")

@@ -16,6 +16,7 @@ class Headline {
     const ours = run.rowAt("speculative", time);
     const plain = run.rowAt("baseline", time);
     const parts = [];
+    if (run.alone && plain) parts.push(`${fixed(plain.tokens_per_s, 1)} tokens/s, the target alone`);
     if (ours && plain) parts.push(`${fixed(ours.tokens_per_s, 1)} against ${fixed(plain.tokens_per_s, 1)} tokens/s`);
     if (ours && ours.tested) parts.push(`${percent(ours.acceptance_rate)} of tested tokens accepted`);
     if (ours) parts.push(`${fixed(ours.tokens_per_pass)} tokens per target pass`);
@@ -29,7 +30,7 @@ class Headline {
 function speedupSentence(speedup, run) {
   if (speedup === null || speedup === undefined) {
     const begun = run.course.length > 0;
-    const why = run.live ? (begun ? "measuring both lanes" : "nothing decoded yet") : run.start?.config?.baseline === false ? "no baseline in this run" : "no baseline yet";
+    const why = run.alone ? "no draft in this run" : run.live ? (begun ? "measuring both lanes" : "nothing decoded yet") : run.start?.config?.baseline === false ? "no baseline in this run" : "no baseline yet";
     return ["Speedup ", el("b", { text: NA }), `: ${why}`];
   }
   const number = el("b", { text: `${speedup.toFixed(2)}×` });
@@ -88,7 +89,7 @@ class Numbers {
       ...prefixed("plain", run.rowAt("baseline", time)),
       ...run.rowAt("speculative", time),
       race_speedup: run.end && time >= run.duration ? run.end.speedup : run.speedupAt(time),
-      prefill_s: run.started.speculative?.prefill_s,
+      prefill_s: (run.started.speculative ?? run.started.baseline)?.prefill_s,
     };
     for (const { definition, value, values } of this.cards) {
       value.textContent = formatted(row[definition.field], definition.format);

@@ -208,7 +208,7 @@ class View {
       const view = this.lanes[lane];
       if (view.show(time)) view.follow();
       view.describe(run, time, most);
-      view.root.hidden = lane === "baseline" && run.start?.config?.baseline === false;
+      view.root.hidden = lane === "baseline" ? run.start?.config?.baseline === false && !run.alone : run.alone;
       view.model.textContent = modelNames(run, lane);
     }
     this.headline.show(run, time);
@@ -256,7 +256,7 @@ class View {
   }
 
   announce() {
-    const row = this.run?.rowAt("speculative", this.run.duration);
+    const row = this.run?.rowAt(this.run.alone ? "baseline" : "speculative", this.run.duration);
     if (!row) return;
     const rate = row.tested ? `, ${percent(row.acceptance_rate)} of tested tokens accepted` : "";
     this.status.textContent = this.run.live ? `${plural(row.tokens, "token")}${rate}` : `${this.run.note || "Finished."} ${plural(row.tokens, "token")}${rate}`;

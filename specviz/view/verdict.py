@@ -43,8 +43,11 @@ def ending(tally: Tally) -> dict[str, Any]:
 
 def verdict(summary: Summary, tally: Tally) -> dict[str, str]:
     """Whether the two lanes say the same, and what may be expected of them: a kind and a sentence."""
+    if tally.main is tally.baseline and summary.baseline_tokens:
+        return {"kind": "unknown", "text": "There was no draft in this run: the target decoded alone."}
     if not summary.baseline_tokens or not summary.tokens:
-        return {"kind": "unknown", "text": "No baseline to compare with."}
+        missing = "No token with the draft yet" if summary.baseline_tokens else "No baseline"
+        return {"kind": "unknown", "text": f"{missing} to compare with."}
     if tally.config.get("temperature") != 0:
         text = "Texts may differ above temperature 0: both lanes draw from the same distribution, by chance."
         return {"kind": "law", "text": text}
