@@ -57,7 +57,7 @@ function topList(run, name, hint, top, kind, chosen) {
     return el(
       "li",
       { class: id === chosen ? "chosen" : "" },
-      el("span", { class: "name" }, chipNode(run, candidate(run, id))),
+      el("span", { class: "name" }, chipNode(run, candidate(id))),
       el("span", { class: "barbox" }, bar),
       el("span", { class: "value", text: prob(probability) })
     );
@@ -142,8 +142,9 @@ function explainRejected(run, chip, token, finalToken) {
   if (run.greedy) {
     return ["The draft guessed ", token, `, but at temperature 0 only the target's first choice is kept, and this is its choice number ${chip.rank.toLocaleString("en")}.`, ...instead];
   }
+  const target = chip.cur === chip.p ? `the target only ${prob(chip.cur)}` : `of the target's ${prob(chip.p)} only ${prob(chip.cur)} was left after another guess here had been rejected`;
   return [
-    "The draft gave ", token, ` a probability of ${prob(chip.q)}, the target only ${prob(chip.cur)}. So it is kept with probability ${prob(chip.cur)} ÷ ${prob(chip.q)} = ${prob(chip.a)}; the draw was ${prob(chip.u)}, not below that.`,
+    "The draft gave ", token, ` a probability of ${prob(chip.q)}, ${target}. So it is kept with probability ${prob(chip.cur)} ÷ ${prob(chip.q)} = ${prob(chip.a)}; the draw was ${prob(chip.u)}, not below that.`,
     ...instead,
   ];
 }

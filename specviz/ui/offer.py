@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from specviz.ui.settings import ITSELF
 
-ITSELF_LABEL = "the target itself: every guess is right"
+ITSELF_LABEL = "the target itself: every guess is right, but for rounding"
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Offer:
     """(label, name) of targets and drafts, and the ones chosen at first.
 
     With `any_name` a visitor may also type a Hub id, a folder or a file: only where the visitor is the owner
-    of the machine.
+    of the machine. `on_gpu` says that runs go to a GPU, where blocks equal single passes only to rounding.
     """
 
     targets: Sequence[tuple[str, str]]
@@ -27,6 +27,7 @@ class Offer:
     target: str
     draft: str
     any_name: bool = False
+    on_gpu: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -35,7 +36,7 @@ class Offer:
 
 def from_catalog(*, any_name: bool = False, hub: bool = False) -> Offer:
     """The catalog's targets and drafts; those that need the Hub only where `hub` says it is there."""
-    from specviz.models import catalog, default_target  # late: it imports torch
+    from specviz.models import catalog, default_target, has_gpu  # late: it imports torch
 
     def offered(entries: Sequence[catalog.Entry]) -> list[tuple[str, str]]:
         return [(e.label, e.name) for e in entries if catalog.is_ready(e)[0] or (hub and e.needs_hub)]
@@ -47,4 +48,11 @@ def from_catalog(*, any_name: bool = False, hub: bool = False) -> Offer:
     # A draft that is the only target under another name would be offered twice.
     others = [e for e in catalog.DRAFTS if len(targets) > 1 or e.place != target]
     drafts = [*offered(others), (ITSELF_LABEL, ITSELF)]
-    return Offer(targets, drafts, target, catalog.default_drafts(target)[0], any_name)
+    return Offer(targets, drafts, target, catalog.default_drafts(target)[0], any_name, has_gpu())
+
+
+def has_no_weights(name: str) -> bool:
+    """Whether a draft needs nothing loaded that the target has not: copies, counts, none, the target itself."""
+    from specviz.models.source import counts_of
+
+    return name in ("", "none", "lookup", ITSELF) or counts_of(name) is not None
