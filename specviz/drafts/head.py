@@ -184,7 +184,7 @@ def _zeros(like: Tensor, rows: int, slots: int) -> Tensor:
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm of the last axis, with a gain."""
-    return F.rms_norm(x, x.shape[-1:], weight, eps)
+    return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
 
 
 def _below(named: Mapping[str, _T], prefix: str) -> dict[str, _T]:

@@ -32,7 +32,6 @@ from specviz.errors import ModelError
 SHARE = 20
 """A `pruned` head multiplies at most 1/SHARE of the target's parameters per token."""
 _MOST_KEPT, _FEWEST_KEPT = 8192, 64
-_MEASURED_CHATS = 24
 _STATES = "states"
 _RATE = 1e-3
 _FITTED_CHATS, _FITTED_AT_ONCE = 600, 50
@@ -88,8 +87,7 @@ class _Head:
         learner = HeadLearner(self._net, self._target, self._given)
         settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed, learning_rate=_RATE)
         trainer = Trainer(learner, chats, settings, lesson.checkpoint, lesson.clock)
-        sample = lesson.held_out[:_MEASURED_CHATS]
-        return trainer.run(reporter(trainer, settings, lesson, lambda: self._agreement(sample)))
+        return trainer.run(reporter(trainer, settings, lesson, self._agreement))
 
     def _read_states(self, lesson: Lesson) -> Sequence[Chat]:
         """Has the target read chats again, for as much of the time as this kind allows; the chats to train on."""

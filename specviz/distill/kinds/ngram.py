@@ -18,7 +18,8 @@ from specviz.distill.report import Report
 from specviz.distill.store import Chat, write_atomic
 from specviz.distill.train import Progress
 from specviz.drafts.mix import GUESSERS, make_tree, write_weights
-from specviz.drafts.ngram import FILE_NAME, NgramTable, tokenizer_stamp
+from specviz.drafts.ngram import NgramTable, tokenizer_stamp
+from specviz.models.catalog import COUNTS_FILE
 
 MAX_BYTES = 14_900_000
 _BUDGETS = (4, 8, 16)
@@ -39,11 +40,11 @@ class Ngram:
 
     def train(self, lesson: Lesson) -> Progress:
         began = lesson.clock()
-        lesson.say(Report("train", f"Counting {sum(map(_num_rows, lesson.chats)):,} positions", 0.1))
+        num_tokens = sum(map(_num_rows, lesson.chats))
+        lesson.say(Report("train", f"Counting {num_tokens:,} positions", 0.1))
         self._table = count(lesson.chats, vocab_size=self._vocab_size, stamp=self._stamp, max_bytes=MAX_BYTES)
         lesson.say(Report("train", f"Weighing {len(lesson.held_out)} held-out answers", 0.9))
         self._table = dataclasses.replace(self._table, notes=_blends(self._table, lesson.held_out[::2]))
-        num_tokens = sum(map(_num_rows, lesson.chats))
         return Progress(step=1, epoch=1, tokens_seen=num_tokens, elapsed_s=lesson.clock() - began)
 
     def measure(self, held_out: Sequence[Chat]) -> Agreement:
@@ -65,7 +66,7 @@ class Ngram:
 
     def save(self, out: Path) -> None:
         self._bytes = self._table.to_bytes()
-        write_atomic(out / FILE_NAME, lambda file: file.write(self._bytes))
+        write_atomic(out / COUNTS_FILE, lambda file: file.write(self._bytes))
 
     def about(self) -> About:
         table = self._table
