@@ -12,7 +12,7 @@ from toys import P9, noisy, plain_greedy, play, said, settings
 from specviz.drafts import Observation
 from specviz.drafts.copies import CopyGuesser
 from specviz.drafts.guess import NUM_CANDIDATES, TAIL, Blend, Guess, GuessTree, even_weights, likeliest
-from specviz.drafts.mix import GUESSERS, make_tree, write_weights
+from specviz.drafts.mix import GUESSERS, make_tree, weight_notes, write_weights
 from specviz.drafts.ngram import NgramTable
 from specviz.drafts.recycle import RecycledGuesser
 from specviz.errors import ModelError
@@ -98,7 +98,7 @@ def test_what_is_not_worth_a_row_is_not_drafted():
     lists = lambda tail: [(1, 0.5), (2, 0.06), (3, 0.04)] if tail[-1] == 0 else [(4, 0.09)]  # noqa: E731
     tree = propose(begin(GuessTree([Fixed(lists)], Blend({})), [0]), [0], 9)
     assert [tree.path(node) for node in range(len(tree))] == [[1], [2]]
-    assert len(propose(begin(GuessTree([Fixed(lists)], Blend({}), 0.0), [0]), [0], 4)) == 4
+    assert len(propose(begin(GuessTree([Fixed(lists)], Blend({}), min_chance=0.0), [0]), [0], 4)) == 4
 
 
 def test_nodes_are_single_sure_choices_and_show_the_blended_list():
@@ -234,10 +234,18 @@ def empty_table(**notes):
     return NgramTable(nothing, nothing, nothing, nothing, 2, "toy", notes)
 
 
-def test_weights_are_read_as_they_were_written():
-    weights = {levels: [0.25, 0.5, 0.25, 0.0] for levels in itertools.product((0, 1), repeat=4)}
-    source = make_tree("mix", empty_table(mix=write_weights(weights)))
-    assert source._blend._weights == weights
+def test_weights_are_read_as_they_were_written_and_serve_their_temperature():
+    greedy, sampled = (
+        {levels: [share, 1 - share, 0.0, 0.0] for levels in itertools.product((0, 1), repeat=4)}
+        for share in (0.25, 0.5)
+    )
+    notes = {name: write_weights(w) for name, w in zip(weight_notes("mix"), (greedy, sampled), strict=True)}
+    for notes_given, temperature, expected in [
+        (notes, 0.0, greedy), (notes, 0.7, sampled), (dict(list(notes.items())[:1]), 1.0, greedy),
+    ]:  # fmt: skip
+        source = make_tree("mix", empty_table(**notes_given))
+        source.start([1], Sampler(settings(temperature=temperature), [1], vocab_size=9), lambda: False)
+        assert source._blend._weights == expected
     assert source.names == ("lookup", "recycle", "ngram")
 
 

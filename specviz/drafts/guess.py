@@ -93,6 +93,7 @@ class _Site(NamedTuple):
     """A place in the tree where children can be added: behind `node`, whose path has this chance of acceptance."""
 
     node: int
+    path: tuple[int, ...]
     tail: tuple[int, ...]
     chance: float
     guesses: Sequence[Guess]
@@ -113,18 +114,26 @@ class GuessTree:
 
     wants_hidden = False
 
-    def __init__(self, guessers: Sequence[Guesser], blend: Blend, min_chance: float = MIN_CHANCE) -> None:
+    def __init__(
+        self,
+        guessers: Sequence[Guesser],
+        blend: Blend,
+        sampled: Blend | None = None,
+        min_chance: float = MIN_CHANCE,
+    ) -> None:
+        """`sampled` is the blend above temperature 0, where the best guess is right less often; else `blend`."""
         self._guessers = tuple(guessers)
         self.names = tuple(dict.fromkeys(guesser.name for guesser in guessers))
         self._proposers = [self.names.index(guesser.name) for guesser in guessers]
-        self._blend, self._min_chance = blend, min_chance
+        self._blends, self._min_chance = (blend, sampled or blend), min_chance
+        self._blend = blend
         self._tail: tuple[int, ...] = ()
         self._num_read = 0
         self._sampler: Sampler
 
     def start(self, context_ids: list[int], sampler: Sampler, cancelled: Callable[[], bool]) -> None:
         del cancelled
-        self._sampler = sampler
+        self._sampler, self._blend = sampler, self._blends[sampler.config.temperature > 0]
         self._tail, self._num_read = tuple(context_ids[-TAIL:]), len(context_ids)
         for guesser in self._guessers:
             guesser.start(context_ids)
@@ -132,8 +141,12 @@ class GuessTree:
     def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
         del generator
         self._read(context_ids)
+        return self._grow(budget)
+
+    def _grow(self, budget: int) -> TokenTree:
+        """The tree of the likeliest paths, as far as is known."""
         tree, queue = TokenTree(), _Queue()
-        self._offer(queue, self._site(ROOT, self._tail, 1.0), 0)
+        self._offer(queue, self._site(ROOT, (), self._tail, 1.0), 0)
         while queue and len(tree) < budget:
             _, _, place, site = heappop(queue)
             token_id, share = site.ranked[place]
@@ -141,7 +154,8 @@ class GuessTree:
             node = tree.add(token_id, site.node, row, self._proposer(site, token_id), site.ranked)
             self._offer(queue, site, place + 1)
             if len(tree) < budget:
-                self._offer(queue, self._site(node, _append(site.tail, token_id), site.chance * share), 0)
+                path, tail = (*site.path, token_id), _append(site.tail, token_id)
+                self._offer(queue, self._site(node, path, tail, site.chance * share), 0)
         return tree
 
     def observe(self, seen: Observation) -> None:
@@ -169,9 +183,14 @@ class GuessTree:
         for guesser in self._guessers:
             guesser.extend(fresh)
 
-    def _site(self, node: int, tail: tuple[int, ...], chance: float) -> _Site:
-        guesses = [guesser.guess(tail) for guesser in self._guessers]
-        return _Site(node, tail, chance, guesses, self._blend.merge(guesses))
+    def _site(self, node: int, path: tuple[int, ...], tail: tuple[int, ...], chance: float) -> _Site:
+        guesses = self._guesses(path, tail)
+        return _Site(node, path, tail, chance, guesses, self._blend.merge(guesses))
+
+    def _guesses(self, path: tuple[int, ...], tail: tuple[int, ...]) -> list[Guess]:
+        """What each guesser says behind the drafted `path`, where the text then ends in `tail`."""
+        del path
+        return [guesser.guess(tail) for guesser in self._guessers]
 
     def _offer(self, queue: _Queue, site: _Site, place: int) -> None:
         """Queue a site's child where it has one that is worth a row."""

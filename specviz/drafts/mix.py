@@ -30,7 +30,13 @@ def make_tree(kind: str, table: NgramTable) -> GuessTree:
     Raises:
         ModelError: the weights in the file cannot be read.
     """
-    return GuessTree(GUESSERS[kind](table), Blend(_read_weights(table.notes.get(kind, "{}"))))
+    greedy, sampled = (_read_weights(table.notes.get(name, "{}")) for name in weight_notes(kind))
+    return GuessTree(GUESSERS[kind](table), Blend(greedy), Blend(sampled) if sampled else None)
+
+
+def weight_notes(kind: str) -> tuple[str, str]:
+    """The names of a kind's weights among a file's notes: at temperature 0, and above."""
+    return kind, f"{kind}, sampled"
 
 
 def write_weights(weights: Weights) -> str:
