@@ -11,7 +11,8 @@ from toys import P9, noisy, plain_greedy, play, said, settings
 
 from specviz.drafts import Observation
 from specviz.drafts.copies import CopyGuesser
-from specviz.drafts.guess import NUM_CANDIDATES, TAIL, Blend, Guess, GuessTree, even_weights, likeliest
+from specviz.drafts.guess import NUM_BLENDED, NUM_CANDIDATES, TAIL, Blend, Guess, even_weights, likeliest
+from specviz.drafts.guess_tree import GuessTree
 from specviz.drafts.mix import GUESSERS, make_tree, weight_notes, write_weights
 from specviz.drafts.ngram import NgramTable
 from specviz.drafts.recycle import RecycledGuesser
@@ -126,7 +127,7 @@ def test_a_blend_weighs_by_what_each_guesser_knows_and_evenly_where_it_was_never
     assert Blend({(2, 1, 0): (0.8, 0.2, 0.0)}).merge(guesses) == [(2, pytest.approx(0.6)), (1, pytest.approx(0.4))]
     assert Blend({}).merge(guesses) == [(2, pytest.approx(0.75)), (1, pytest.approx(0.25))]
     assert even_weights((0, 0)) == [0.0, 0.0]
-    assert len(Blend({}).merge([Guess(1, [(i, 0.01) for i in range(30)])])) == NUM_CANDIDATES
+    assert len(Blend({}).merge([Guess(1, [(i, 0.01) for i in range(30)])])) == NUM_BLENDED
 
 
 def test_every_guesser_reads_the_whole_text_once_and_is_told_what_the_target_expects():

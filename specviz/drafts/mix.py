@@ -12,7 +12,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from specviz.drafts.copies import CopyGuesser
-from specviz.drafts.guess import Blend, Guesser, GuessTree, Weights
+from specviz.drafts.guess import Blend, Guesser, Weights
+from specviz.drafts.guess_tree import GuessTree
 from specviz.drafts.ngram import NgramGuesser, NgramTable
 from specviz.drafts.recycle import RecycledGuesser
 from specviz.errors import ModelError
