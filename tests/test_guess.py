@@ -11,6 +11,7 @@ from toys import P9, noisy, plain_greedy, play, said, settings
 
 from specviz.drafts import Observation
 from specviz.drafts.copies import CopyGuesser
+from specviz.drafts.growth import holds
 from specviz.drafts.guess import NUM_BLENDED, NUM_CANDIDATES, TAIL, Blend, Guess, even_weights, likeliest
 from specviz.drafts.guess_tree import GuessTree
 from specviz.drafts.mix import GUESSERS, make_tree, weight_notes, write_weights
@@ -151,6 +152,51 @@ def test_the_likeliest_tokens_come_with_their_probabilities_best_first():
     for row, ranked in zip(logits.softmax(-1), likeliest(logits), strict=True):
         assert [share for _, share in ranked] == pytest.approx(sorted(row.tolist(), reverse=True)[:NUM_CANDIDATES])
         assert all(row[token_id] == share for token_id, share in ranked)
+
+
+# Above temperature 0.
+
+
+def drawn(ranked_of, seed, budget=9, temperature=1.0, vocab_size=20):
+    source = GuessTree([Fixed(ranked_of)], Blend({}))
+    source.start([0], Sampler(settings(temperature=temperature), [0], vocab_size=vocab_size), lambda: False)
+    return source.propose([0], budget, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_siblings_come_each_from_what_the_earlier_ones_left(seed):
+    ranked_of = random_lists(seed)
+    tree = drawn(ranked_of, seed)
+    assert 2 <= len(tree) <= 9
+    for parent in {ROOT, *range(len(tree))}:
+        left = dict(ranked_of((0, *tree.path(parent))[-TAIL:]))
+        for proposal in tree.proposals_under(parent):
+            total = sum(left.values())
+            expected = torch.zeros(20)
+            expected[list(left)] = torch.tensor([share / total for share in left.values()])
+            assert torch.allclose(proposal.row, expected)
+            assert left.pop(tree.token_ids[proposal.node]) > 0
+
+
+@pytest.mark.parametrize(("temperature", "shares"), [(1.0, (0.6, 0.3, 0.1)), (0.5, (0.36, 0.09, 0.01))])
+def test_the_first_draw_follows_the_list_at_the_runs_temperature(temperature, shares):
+    ranked = [(i, 0.5 * share) for i, share in enumerate((0.6, 0.3, 0.1))]
+    counts = torch.zeros(3)
+    for seed in range(600):
+        counts[drawn(lambda _: ranked, seed, 1, temperature, 3).token_ids[0]] += 1
+    assert (counts / 600).tolist() == pytest.approx([share / sum(shares) for share in shares], abs=0.06)
+
+
+def test_a_drawn_tree_grows_where_draws_hold():
+    """A sure list is followed deep, an unsure one is drawn from more than once."""
+    sure = drawn(lambda tail: [(len(tail), 0.97), (19, 0.03)], 1)
+    unsure = drawn(lambda _: [(i, 0.2) for i in range(5)], 1)
+    assert max(sure.depths()) > max(unsure.depths())
+    assert unsure.parents.count(ROOT) > sure.parents.count(ROOT)
+
+
+def test_what_is_accepted_more_often_is_thought_to_be():
+    assert all(0 < holds(i / 10) < holds((i + 1) / 10) < 1 for i in range(10))
 
 
 # Guessers.
