@@ -20,7 +20,7 @@ from specviz.distill.train import Progress
 class Lesson:
     """What a draft learns from, and within which limits.
 
-    `target` is the name that was given. `chats` are to be trained on, `held_out` never: they only tell how training
+    `target` is the name that was given. `chats` are to be trained on, `held_out` never: they only tell how it
     goes. `seconds` and `max_steps` are the limits. `checkpoint` is a file of this job's alone: read it if it is
     there, so that a kill loses at most a minute; the job deletes it at the end. `say` is told a `Report` of stage
     "train" now and then.
