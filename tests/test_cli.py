@@ -105,6 +105,8 @@ def refused(capsys, code):
         (["replay", "/"], "directory"),
         (["replay", "a\0b"], "null byte"),
         (["bench", "--out", "/nowhere/bench.json"], "--out"),
+        (["bench", "--by-category", "--limit-per-category", "0", "--drafts", "lookup"], "--limit-per-category 0"),
+        (["bench", "--by-category", "--drafts", ","], "no draft"),
         (["distill", "--out", "new", "--minutes", "soon"], "--minutes"),
         (["distill", "--out", "new", "--kind", "huge"], "huge"),
         (["distill", "--kind", "tiny"], "--out"),

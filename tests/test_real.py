@@ -14,9 +14,12 @@ from toys import play, said
 from specviz import decode, models
 from specviz.drafts.head_file import load_head
 from specviz.drafts.lookup import PromptLookup
+from specviz.drafts.mix import GUESSERS, make_tree
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.ngram import NgramTable
 from specviz.metrics import summarize
 from specviz.models import catalog, check_same_tokens
+from specviz.models.source import counts_of
 from specviz.runner import Runner, calibrate
 from specviz.runner.calibrate import blocks_equal_single_passes
 from specviz.sampling import one_hot
@@ -153,6 +156,15 @@ def tiny_draft(target):
     return ModelDraft(draft)
 
 
+def counted_draft(target, kind):
+    ready, reason = catalog.is_ready(catalog.find(kind))
+    if not ready:
+        pytest.skip(reason)
+    table = NgramTable.open(counts_of(kind).file)
+    table.check_tokens(target.tokenizer, target.vocab_size, target.name)
+    return make_tree(kind, table)
+
+
 def bundled_head(name, target):
     ready, reason = catalog.is_ready(catalog.find(name))
     if not ready:
@@ -161,6 +173,7 @@ def bundled_head(name, target):
 
 
 SOURCES = {
+    **{kind: (lambda target, *_, kind=kind: counted_draft(target, kind), 12) for kind in GUESSERS},
     "lookup": (lambda *_: PromptLookup(), 6),
     "pruned": (lambda target, *_: bundled_head("pruned", target), 4),
     "feature": (lambda target, *_: bundled_head("feature", target), 4),

@@ -121,8 +121,8 @@ class View {
     this.alert.textContent = sentence;
   }
 
-  showLink(query) {
-    this.tools.showLink(query);
+  showLink(query, cut) {
+    this.tools.showLink(query, cut);
   }
 
   /** A run that was refused before it began leaves what was shown. */
@@ -154,7 +154,9 @@ class View {
     if (this.filling) return;
     this.filling = true;
     try {
-      for (const delta of await answered(this.ask.missing(gap))) {
+      const missed = await answered(this.ask.missing(gap));
+      if (missed === null && gap.run === this.run.id && this.run.live) this.lost("The server no longer knows this run, perhaps because it was started anew");
+      for (const delta of missed ?? []) {
         if (delta.run === this.run.id) this.take(this.run.accept(delta));
       }
     } catch {
@@ -171,9 +173,9 @@ class View {
     this.fill({ run: this.run.id, from: this.run.next, to: this.run.next + 400 });
   }
 
-  lost() {
+  lost(why = "The server no longer answers") {
     this.run.phase = "error";
-    this.run.note = "The server no longer answers, so this run ends here; what has come stays. Run starts another once it is back.";
+    this.run.note = `${why}, so this run ends here; what has come stays. Run starts another once it is back.`;
     this.complain(this.run.note);
     this.settle();
   }
@@ -208,7 +210,7 @@ class View {
       const view = this.lanes[lane];
       if (view.show(time)) view.follow();
       view.describe(run, time, most);
-      view.root.hidden = lane === "baseline" && run.start?.config?.baseline === false;
+      view.root.hidden = lane === "baseline" ? run.start?.config?.baseline === false && !run.alone : run.alone;
       view.model.textContent = modelNames(run, lane);
     }
     this.headline.show(run, time);
@@ -256,7 +258,7 @@ class View {
   }
 
   announce() {
-    const row = this.run?.rowAt("speculative", this.run.duration);
+    const row = this.run?.rowAt(this.run.alone ? "baseline" : "speculative", this.run.duration);
     if (!row) return;
     const rate = row.tested ? `, ${percent(row.acceptance_rate)} of tested tokens accepted` : "";
     this.status.textContent = this.run.live ? `${plural(row.tokens, "token")}${rate}` : `${this.run.note || "Finished."} ${plural(row.tokens, "token")}${rate}`;
@@ -266,7 +268,8 @@ class View {
 
   key(event) {
     if (event.target.closest("input:not([type=range]), textarea, select, dialog, [contenteditable]")) return;
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const typed = "[]?".includes(event.key) && (event.altKey || event.getModifierState("AltGraph")); // so on many keyboards
+    if (event.metaKey || ((event.ctrlKey || event.altKey) && !typed)) return;
     const { transport } = this;
     const onButton = event.target.closest("button");
     const actions = {
@@ -281,7 +284,7 @@ class View {
       Escape: () => this.numbers.close() || (this.pinned ? this.pin(this.pinned) : false),
       "?": () => this.tools.help.showModal(),
     };
-    const action = actions[event.key];
+    const action = actions[event.key === "X" ? "x" : event.key];
     if (action && action() !== false) event.preventDefault();
   }
 
@@ -341,7 +344,7 @@ function runFacts(run) {
   const started = run.started.speculative ?? run.started.baseline;
   const config = run.start?.config;
   if (!started || !config) return "";
-  const facts = [`temperature ${config.temperature}`, `γ ${config.draft_len ?? NA}`, `seed ${started.seed}`];
+  const facts = [`temperature ${config.temperature ?? NA}`, `γ ${config.draft_len ?? NA}`, `seed ${started.seed}`];
   return `${facts.join(", ")}, ${started.dtype} on ${started.device}`;
 }
 

@@ -21,6 +21,7 @@ from specviz.bench.machine import machine
 from specviz.bench.tables import NAME as TABLE_NAME
 from specviz.bench.tables import format_categories
 from specviz.distill.store import write_atomic
+from specviz.errors import ConfigError
 from specviz.metrics import summarize
 from specviz.prompts import Prompt, bundled
 from specviz.run import versions
@@ -72,8 +73,12 @@ def measure_categories(
     The same call goes on where an unfinished one with the same settings was cut.
 
     Raises:
-        ConfigError: prompts that cannot be read, or a folder that cannot be written.
+        ConfigError: nothing to measure, prompts that cannot be read, or a folder that cannot be written.
     """
+    if not bench.drafts:
+        raise ConfigError("There is no draft to race; name some, say --drafts mix,tiny.")
+    if limit_per_category is not None and limit_per_category < 1:
+        raise ConfigError(f"--limit-per-category {limit_per_category} is out of range; give 1 or more.")
     settings = {
         "target": bench.target,
         "drafts": list(bench.drafts),

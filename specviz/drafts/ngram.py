@@ -156,13 +156,13 @@ class NgramTable:
         Raises:
             ModelError: the target has another one, or not all of the ids.
         """
-        if len(self.ids) and int(self.ids.max()) >= vocab_size:
-            raise ModelError(f"These counts name tokens that {target!r} has not; choose another draft.")
         if tokenizer is not None and tokenizer_stamp(tokenizer) != self.stamp:
             raise ModelError(
                 f"These counts were made with another tokenizer than that of {target!r}; choose another draft, or "
                 f"make its own with: distill --kind ngram --target {target}."
             )
+        if len(self.ids) and int(self.ids.max()) >= vocab_size:
+            raise ModelError(f"These counts name tokens that {target!r} has not; choose another draft.")
 
 
 def _view(data: npt.NDArray[np.uint8], entry: Mapping[str, Any]) -> npt.NDArray[Any]:
