@@ -64,11 +64,17 @@ class Blend:
         """One ranked list of at most `NUM_BLENDED` tokens."""
         levels = tuple([guess.level for guess in guesses])
         weights = self._weights.get(levels) or even_weights(levels)
-        chances: dict[int, float] = {}
-        for weight, guess in zip(weights, guesses, strict=True):
-            for token_id, chance in guess.ranked:
-                chances[token_id] = chances.get(token_id, 0.0) + weight * chance
-        return sorted(chances.items(), key=itemgetter(1), reverse=True)[:NUM_BLENDED]
+        lists = [(weight, guess.ranked) for weight, guess in zip(weights, guesses, strict=True)]
+        return ranked_sum(lists, NUM_BLENDED)
+
+
+def ranked_sum(lists: Sequence[tuple[float, Ranked]], num: int) -> list[tuple[int, float]]:
+    """The `num` tokens with the greatest weighted sums of probabilities, likeliest first."""
+    chances: dict[int, float] = {}
+    for weight, ranked in lists:
+        for token_id, chance in ranked:
+            chances[token_id] = chances.get(token_id, 0.0) + weight * chance
+    return sorted(chances.items(), key=itemgetter(1), reverse=True)[:num]
 
 
 def even_weights(levels: Sequence[int]) -> list[float]:

@@ -56,7 +56,7 @@ class GuessTree:
     def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
         self._read(context_ids)
         tree, growth = TokenTree(), self._growth(generator)
-        growth.open(self._site(ROOT, self._tail, 1.0))
+        growth.open(self._root(context_ids))
         while len(tree) < budget and (child := growth.take(self._min_chance)):
             site = child.site
             node = tree.add(child.token_id, site.node, child.row, self._proposer(child), site.ranked)
@@ -92,6 +92,11 @@ class GuessTree:
         self._tail, self._num_read = tuple(context_ids[-TAIL:]), len(context_ids)
         for guesser in self._guessers:
             guesser.extend(fresh)
+
+    def _root(self, context_ids: list[int]) -> Site:
+        """The site behind the committed text."""
+        del context_ids  # for those who read more of it than its tail
+        return self._site(ROOT, self._tail, 1.0)
 
     def _site(self, node: int, tail: tuple[int, ...], chance: float) -> Site:
         guesses = [guesser.guess(tail) for guesser in self._guessers]
