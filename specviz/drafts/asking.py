@@ -3,8 +3,8 @@
 Owns: `AskingTree`: when the head is asked, and how far it is trusted. Must not know what kind of head it is.
 
 A head knows more than counts and costs a forward, some 5 % of a pass, each time it is asked. It is asked at the
-root alone, and only where the best guess there is in doubt: replayed on 46 held-out answers that raised 3.14 tokens
-per pass to 3.37; asking a second time, behind the likeliest nodes, gave 3.40 and took more time than it saved.
+root alone, and only where the best guess there is in doubt: replayed on 46 held-out answers that raised 3.14
+tokens per pass to 3.37; asking again, behind the likeliest nodes, gave 3.40 and took more time than it saved.
 """
 
 from __future__ import annotations
