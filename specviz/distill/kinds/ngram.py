@@ -77,6 +77,7 @@ class Ngram:
             rows=(
                 ("parameters", f"{len(table.ids):,} probabilities behind {len(table.keys):,} contexts"),
                 ("forward parameters", "0: a lookup per node"),
+                ("used by", "`--draft FOLDER` (these counts alone), `recycle:FOLDER`, `mix:FOLDER`"),
                 ("bytes", f"{len(self._bytes):,}"),
             ),
             training="The target's own probabilities at every position, averaged over all occurrences of the last "
