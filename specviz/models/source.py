@@ -182,10 +182,11 @@ def _convert(gguf: Path, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Counts:
-    """Which `draft` over which file of counts."""
+    """Which `draft` over which file of counts, with which head's folder."""
 
     draft: str
     file: Path
+    head: Path | None = None
 
 
 def counts_of(name: str) -> Counts | None:
@@ -195,13 +196,18 @@ def counts_of(name: str) -> Counts | None:
     """
     entry = catalog.find(name)
     if entry:
-        counted = entry.file == catalog.COUNTS_FILE
-        return Counts(entry.name, catalog.BUNDLED_DRAFTS / entry.place / entry.file) if counted else None
+        return _bundled_counts(entry) if entry.file == catalog.COUNTS_FILE else None
     draft, has_prefix, folder = name.partition(":")
     if has_prefix and (entry := catalog.find(draft)) and entry.file == catalog.COUNTS_FILE:
         return Counts(draft, _expanded(folder) / entry.file)
     file = _existing(f"{name}/{catalog.COUNTS_FILE}")
     return Counts("ngram", file) if file and file.is_file() else None
+
+
+def _bundled_counts(entry: catalog.Entry) -> Counts:
+    head = catalog.find(entry.head)
+    folder = catalog.BUNDLED_DRAFTS / head.place if head and catalog.is_ready(head)[0] else None
+    return Counts(entry.name, catalog.BUNDLED_DRAFTS / entry.place / entry.file, folder)
 
 
 def require_known(name: str) -> None:

@@ -80,6 +80,7 @@ class _Head:
         raise NotImplementedError
 
     def train(self, lesson: Lesson) -> Progress:
+        self._target_name = lesson.target
         chats = self._read_states(lesson)
         self._net.kept_ids.copy_(most_frequent(chats, len(self._table), len(self._net.kept_ids)))
         if not lesson.checkpoint.exists():
@@ -138,7 +139,7 @@ class _Head:
 
     def save(self, out: Path) -> None:
         kept_ids, weights = self._net.kept_ids, dict(self._net.named_parameters())
-        save_head(out, self._net.shape, weights, kept_ids, _name(self._target), self._table)
+        save_head(out, self._net.shape, weights, kept_ids, self._target_name, self._table)
         self._bytes = (out / "model.safetensors").stat().st_size
         for store in self._stores:
             store.remove()
@@ -172,16 +173,16 @@ class Pruned(_Head):
     )
 
     def _sizes(self, target: Any) -> tuple[HeadShape, int]:
-        name, shape = _name(target), _shape(target, "pruned")
+        shape = _shape(target, "pruned")
         if not is_llama_like(target):
             raise ModelError(
-                f"Layers of {name} are not built like Llama's, so none can be taken over; choose the kind tiny."
+                "This target's layers are not built like Llama's, so none can be taken over; choose the kind tiny."
             )
         room = (target.num_parameters() // SHARE - forward_size(shape, 0)) // shape.hidden_size
         if room < _FEWEST_KEPT:
             raise ModelError(
-                f"One layer of {name} takes more than 1/{SHARE} of its {target.num_parameters():,} parameters; "
-                "choose the kind tiny."
+                f"One layer of this target takes more than 1/{SHARE} of its {target.num_parameters():,} "
+                "parameters; choose the kind tiny."
             )
         return shape, min(room // 100 * 100 or room, _MOST_KEPT, len(self._table))
 
@@ -221,10 +222,6 @@ class Feature(_Head):
     @property
     def _given_held_out(self) -> StateStore | None:
         return self._stores[1]
-
-
-def _name(target: Any) -> str:
-    return str(getattr(target.config, "_name_or_path", "") or "this target")
 
 
 def _shape(target: Any, kind: Any) -> HeadShape:
