@@ -5,13 +5,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from browser import Visit, serving
 from fake_engine import FakeEngine, recorded
+from trace_makers import sampled_trace
 
 from specviz.models import loading
 from specviz.run import prepare
 from specviz.trace import Trace
-from specviz.ui.offer import from_catalog
+from specviz.ui.offer import Offer, from_catalog
 from specviz.ui.page import build_app, launch_options
 from specviz.ui.recordings import Recording, load_all
+from specviz.view.replay import recorded_delta
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
 
@@ -251,6 +253,46 @@ def test_why_the_last_rejected_token_was_rejected_is_said_in_a_sentence(visit):
     guest.ask("v.transport.toEnd()")
     assert "÷" in guest.page.inner_text(".sv-why")
     assert "not below that" in guest.page.inner_text(".sv-why")
+
+
+STORIES = """v.run.steps.speculative.flatMap((step) => step.chips.map((chip) => {
+  v.detail.show(v.run, { step, chip });
+  const siblings = step.drafted.filter((other) => other.parent === chip.parent && other !== chip);
+  const kept = siblings.some((other) => other.kind === "accepted");
+  const branch = step.drafted[chip.parent]?.kind ?? "accepted";
+  return [chip.kind, kept, branch, v.detail.sentence.textContent, v.detail.facts.textContent];
+}))"""
+
+
+def test_in_a_tree_each_token_is_told_who_guessed_it_and_why_it_was_passed_over(visit):
+    guest = visit(reduced_motion="reduce").open()
+    seen = set()
+    for seed in range(3):
+        guest.ask("v.receive(argument)", recorded_delta(sampled_trace(seed, width=2), f"tree-{seed}", "imported"))
+        for kind, kept, branch, why, facts in guest.ask(STORIES):
+            if kind == "untested":
+                seen.add((kept, branch))
+                assert kept == ("another guess for the same place was kept" in why)
+                assert (not kept and branch != "accepted") == ("a guess before it was not kept" in why)
+            assert ("guessed bysmall" in facts) == (kind in ("untested", "rejected", "accepted"))
+    assert {(True, "accepted"), (False, "rejected")} <= seen
+
+
+def test_choosing_a_draft_chooses_its_length_but_a_link_keeps_its_own(browser):
+    drafts = (("small", "small"), ("wide", "wide"))
+    with serving(
+        FakeEngine(), offer=Offer((("big", "big"),), drafts, "big", "small", draft_lens={"wide": 12})
+    ) as page:
+        guest = Visit(browser, page.url).open()
+        has = "(n) => document.querySelector('input[aria-label^=\"number input for Draft\"]').value === n"
+        guest.page.wait_for_function(has, arg="4")
+        for draft, length in (("wide", "12"), ("small", "4")):
+            guest.page.get_by_label(draft, exact=True).check()
+            guest.page.wait_for_function(has, arg=length)
+        guest.open("?draft=wide&draft_len=7&prompt=x")
+        guest.page.wait_for_function(has, arg="7")
+        assert guest.page.get_by_label("wide", exact=True).is_checked()
+        guest.close()
 
 
 def test_a_preset_fills_the_controls_with_no_request(visit):

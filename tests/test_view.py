@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, recorded
+from trace_makers import sampled_trace
 
 from specviz.config import MAX_DRAFT_LEN
 from specviz.metrics import audit, summarize
@@ -169,6 +170,15 @@ def test_who_opens_a_trace_is_not_told_to_have_stopped_it():
 def test_a_trace_that_names_no_temperature_is_not_called_identical_or_wrong():
     trace = replace(recorded(max_new_tokens=20), config={})
     assert recorded_delta(trace, "r", "imported")["end"]["verdict"]["kind"] == "unknown"
+
+
+def test_the_theory_of_a_tree_goes_by_its_nodes_and_no_further_than_they_went():
+    trace = sampled_trace(1, width=2)
+    theory = recorded_delta(trace, "r", "imported")["theory"]
+    most = max(step.num_drafted for step in trace.steps("speculative"))
+    assert list(theory["draft_len"]) == list(range(most + 1))
+    assert theory["now"] == [3, theory["speedup"][3]]
+    assert theory["speedup"][0] == 1.0
 
 
 def test_the_theory_goes_to_the_longest_draft_there_is():

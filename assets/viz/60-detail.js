@@ -85,6 +85,17 @@ function throwPicture(run, chip) {
 }
 
 function facts(run, step, chip) {
+  return [...guessedBy(run, step, chip), ...figuresOf(run, step, chip)];
+}
+
+/** Only where there is more than one who could have guessed it. */
+function guessedBy(run, step, chip) {
+  const names = run.started[step.lane]?.proposers ?? [];
+  if (chip.node === undefined || names.length < 2) return [];
+  return [["guessed by", (chip.by ?? [0]).map((index) => shortName(names[index])).join(" and ")]];
+}
+
+function figuresOf(run, step, chip) {
   if (chip.kind === "untested") return [["q_draft", prob(chip.q)]];
   if (run.greedy) return greedyFacts(step, chip);
   const drafted = chip.node !== undefined;
@@ -126,7 +137,7 @@ function explain(run, step, chip) {
   if (chip.kind === "rejected") return explainRejected(run, chip, token, finalToken);
   if (chip.kind === "accepted") return explainAccepted(run, chip, token);
   if (chip.kind === "untested") {
-    return ["The draft guessed ", token, ", but the pass had already ended at an earlier token, so it was never tested and is thrown away."];
+    return ["The draft guessed ", token, `, but ${whyUntested(step, chip, sibling)}, so it was never tested and is thrown away.`];
   }
   if (chip.kind === "corrected") {
     return run.greedy
@@ -137,6 +148,14 @@ function explain(run, step, chip) {
     return [`${plural(step.numAccepted, "drafted token")} held to the end of what was drafted there, and the same pass also gave the target's distribution after them: `, token, " comes on top."];
   }
   return ["One pass of the target, one token: ", token, run.greedy ? " is its best." : " was drawn from p_target."];
+}
+
+/** In a tree a further guess for a place is tried only where none before it was kept. */
+function whyUntested(step, chip, sibling) {
+  if (sibling) return "another guess for the same place was kept";
+  const before = step.drafted[chip.parent];
+  if (before && before.kind !== "accepted") return "a guess before it was not kept";
+  return "the pass had already ended at an earlier token";
 }
 
 function explainRejected(run, chip, token, finalToken) {
