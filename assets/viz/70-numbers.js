@@ -24,7 +24,8 @@ class Headline {
     if (slow) parts.push("guessing costs more than it saves");
     this.small.textContent = parts.join(" · ") || "Both lanes are measured while they run, in turn, on the same machine.";
     this.verdict.className = `sv-verdict ${ended ? run.end.verdict?.kind ?? "" : ""}`;
-    this.verdict.textContent = ended ? run.end.verdict?.text ?? "" : "";
+    const broken = !run.live && !run.end && run.course.length ? run.note : "";
+    this.verdict.textContent = ended ? run.end.verdict?.text ?? "" : broken;
   }
 }
 

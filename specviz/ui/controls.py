@@ -1,4 +1,4 @@
-"""The controls beside the race: one component for each setting, and the presets that fill them.
+"""The controls beside the race: one component for each setting, and a button for each preset.
 
 Owns: labels, order and ranges of the components. Must not know runs, and handles nothing itself.
 """
@@ -12,12 +12,9 @@ from typing import Any
 import gradio as gr
 
 from specviz.config import DTYPES, MAX_DRAFT_LEN, NUMERICS
-from specviz.ui.component import ASSETS
 from specviz.ui.offer import Offer
-from specviz.ui.settings import DEFAULTS, ITSELF, MOST_NEW_TOKENS, NAMES
-
-KEPT = ("target", "target_name", "draft", "draft_name", "draft_len", "auto", "dtype", "numerics", "baseline")
-"""Settings that a preset which does not name them leaves as they are."""
+from specviz.ui.presets import preset_values, presets, textbook
+from specviz.ui.settings import DEFAULTS, MOST_NEW_TOKENS, NAMES
 
 
 @dataclass
@@ -36,18 +33,6 @@ class Controls:
 
     def add(self, name: str, component: Any) -> None:
         self.by_name[name] = component
-
-
-def presets(offer: Offer) -> list[dict[str, Any]]:
-    """Names, groups and settings from `assets/presets.json`, less those whose draft is not offered here."""
-    found: list[dict[str, Any]] = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
-    drafts = [name for _, name in offer.drafts]
-    kept = [item for item in found if item["settings"].get("draft", offer.draft) in drafts]
-    if offer.on_gpu:  # bfloat16 has near-ties there, which a block may decide otherwise than single passes
-        for item in kept:
-            if item["settings"].get("draft") == ITSELF:
-                item["settings"]["dtype"] = "float32"
-    return kept
 
 
 def opening(offer: Offer) -> dict[str, Any]:
@@ -69,7 +54,7 @@ def build(offer: Offer) -> Controls:
         controls.run = gr.Button("Run", variant="primary", elem_id="run", min_width=80)
         controls.stop = gr.Button("Stop", elem_id="stop", min_width=80)
     controls.progress = gr.HTML("", elem_id="progress", apply_default_css=False, js_on_load=None, min_height=0)
-    cases = [item for item in examples if item.get("case")]
+    cases = textbook(examples)
     if cases:
         gr.HTML("<h3>Textbook cases</h3>", apply_default_css=False, js_on_load=None, elem_classes="sv-caption")
         with gr.Row(elem_classes="sv-presets sv-cases"):
@@ -126,13 +111,6 @@ def _more(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
     controls.add("dtype", gr.Radio(list(DTYPES), value=first["dtype"], label="Number format of the weights"))
     exact = "exact: on a CPU, a block of tokens gives the bits of single ones; fast: quicker, equal to rounding"
     controls.add("numerics", gr.Radio(list(NUMERICS), value=first["numerics"], label="Numerics", info=exact))
-
-
-def preset_values(settings: dict[str, Any]) -> dict[str, Any]:
-    """What a preset sets: what it names, and the default of every other setting that is not `KEPT`."""
-    more = {"draft_name": "", "auto": False} if "draft" in settings else {}
-    full = {**{name: value for name, value in DEFAULTS.items() if name not in KEPT}, **more, **settings}
-    return {name: "" if full[name] is None else full[name] for name in NAMES if name in full}
 
 
 def _wire_length(draft: gr.Radio, length: gr.Slider, offer: Offer) -> None:

@@ -39,7 +39,21 @@ def ending(tally: Tally) -> dict[str, Any]:
     summary = summarize(tally)
     numbers = summary.to_json()
     del numbers["token_ids"]
-    return {"speedup": summary.speedup, "verdict": verdict(summary, tally), "summary": numbers}
+    found = verdict(summary, tally)
+    found["text"] = " ".join(filter(None, (cut_short(tally), found["text"])))
+    return {"speedup": summary.speedup, "verdict": found, "summary": numbers}
+
+
+def cut_short(tally: Tally) -> str:
+    """Which lanes were stopped or broken off, and after how many tokens; "" where none was."""
+    lanes = ((tally.speculative, "with the draft"), (tally.baseline, "alone"))
+    cut = [(lane, name) for lane, name in lanes if lane.finished and lane.is_cut_short]
+    if not cut:
+        return ""
+    failed = any(lane.finished and lane.finished.reason == "error" for lane, _ in cut)
+    how = "Broken off by an error" if failed else "Stopped"
+    after = [f"{len(lane.token_ids)} tokens {name}" for lane, name in cut if lane.token_ids]
+    return f"{how} after {' and '.join(after)}." if after else f"{how} before the first token."
 
 
 def verdict(summary: Summary, tally: Tally) -> dict[str, str]:
