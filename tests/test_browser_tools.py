@@ -1,5 +1,8 @@
 """Links, files, keys, small and dark screens: the rest of the page in a real browser."""
 
+import threading
+import time
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -10,6 +13,7 @@ from trace_makers import sampled_trace
 from specviz.models import loading
 from specviz.run import prepare
 from specviz.trace import Trace
+from specviz.ui.journal import Journal
 from specviz.ui.offer import Offer, from_catalog
 from specviz.ui.page import build_app, launch_options
 from specviz.ui.recordings import Recording, load_all
@@ -359,19 +363,28 @@ def test_a_server_that_goes_away_is_told_and_what_has_come_stays(browser):
     guest.close()
 
 
-def test_a_run_that_the_server_has_forgotten_is_given_up(browser):
-    engine = FakeEngine(endless=True, base_s=0.05, spec_s=0.05)
+def test_a_run_that_the_server_has_forgotten_is_given_up_until_it_goes_on(browser, monkeypatch):
+    engine, going = FakeEngine(endless=True), threading.Event()
+    going.set()
+    monkeypatch.setattr("fake_engine.time", SimpleNamespace(sleep=lambda _: time.sleep(0.05) or going.wait()))
     with serving(engine) as page:
         guest = Visit(browser, page.url).open().run()
         guest.until("v.run.course.length > 5")
-        guest.ask("v.fill({ run: v.run.id, from: 0, to: 9 })")
-        assert guest.ask("v.run.live")
-        guest.ask("void (v.run.id = '0'.repeat(32))")
-        guest.ask("v.fill({ run: v.run.id, from: 0, to: 9 })")
-        assert "no longer knows this run" in guest.page.inner_text(".sv-alert")
+        guest.ask("v.deltas.fill({ run: v.run.id, from: 0, to: 9 })")
+        assert guest.ask("v.run.live")  # asking alone gives nothing up
+        going.clear()
+        monkeypatch.setattr(Journal, "missing", lambda *_: None)
+        guest.page.wait_for_function(
+            "document.querySelector('.sv-alert').innerText.includes('no longer knows this run')"
+        )
         assert not guest.ask("v.run.live")
+        assert guest.page.inner_text(".sv-lane.baseline .sv-end").startswith("cut off after")
+        assert guest.page.is_enabled("#run")
+        going.set()
+        guest.until("v.run.live")
+        assert not guest.page.is_visible(".sv-alert")
         guest.page.click("#stop")
-        guest.close()
+        guest.finish().close()
 
 
 def test_a_lane_stays_where_the_visitor_reads(visit):

@@ -19,7 +19,7 @@ class Detail {
     this.title.textContent = "No token yet";
     this.sentence.textContent = run?.live
       ? "The first pass will show here why a token was kept or rejected."
-      : "Click a token above to see why it was kept or rejected.";
+      : "Click or point at a token of a run, and it is told here why it was kept or rejected.";
     for (const node of [this.throwBox, this.facts, this.tops]) node.replaceChildren();
   }
 

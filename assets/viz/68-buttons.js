@@ -46,12 +46,11 @@ class RunButtons {
 
   /** A run has been heard of. */
   heard(run) {
-    if (run.id !== this.ticket) return;
-    if (!run.live) this.turn("idle");
-    else if (this.state === "waiting") this.turn("running");
+    const isNew = this.state === "waiting" || this.state === "idle"; // idle: given up too early
+    if (run.id === this.ticket && run.live && isNew) this.turn("running");
   }
 
-  /** Nothing more will come, whatever has become of the run. */
+  /** Gradio has done with the run, or nothing more will come of it: only now it takes another press of Run. */
   over() {
     this.turn("idle");
   }

@@ -54,7 +54,8 @@ function staleSentence(source, changed) {
 }
 
 function sourceLine(run, source) {
-  const label = run.live ? "live" : `${SOURCES[source]}${run.wasStopped ? ", stopped" : ""}`;
+  const end = run.phase === "error" ? ", broken off" : run.wasStopped ? ", stopped" : "";
+  const label = run.live ? "live" : `${SOURCES[source]}${end}`;
   const waiting = run.live && !run.course.length ? run.note : null;
   const facts = [runFacts(run), run.start?.title].filter(Boolean).join(" · ");
   const now = [waiting, run.live ? null : hint(source)].filter(Boolean).join(" · ");

@@ -11,6 +11,7 @@ class Deltas {
     this.stale = new Set(); // runs that are no longer on view: what still comes of them is dropped
     this.heard = 0;
     this.filling = false;
+    this.given = null; // the run that was given up last
   }
 
   receive(delta) {
@@ -21,11 +22,9 @@ class Deltas {
       if (view.run) this.stale.add(view.run.id);
       view.complain("");
       view.open(delta);
-    } else if (this.given === delta.run) {
-      view.complain(""); // it was given up too early
     }
-    this.given = null;
     this.take(view.run.accept(delta));
+    if (this.given === delta.run && view.run.live) view.complain(""); // it was given up too early
     const sentence = (delta.phase === "error" ? delta.note : delta.warning) ?? "";
     if (sentence) view.complain(sentence);
     if (view.run.phase === "error" && !view.run.course.length && view.before) this.goBack();
@@ -62,10 +61,22 @@ class Deltas {
 
   /** A live run that has not been heard of for a while: is there more, or nobody any more? */
   check() {
-    const { run } = this.view;
-    if (!run?.live || performance.now() - this.heard < SILENCE_MS) return;
+    const { run, buttons } = this.view;
+    if (performance.now() - this.heard < SILENCE_MS) return;
     this.heard = performance.now();
-    this.fill({ run: run.id, from: run.next, to: run.next + MAX_ASKED });
+    if (run?.live) this.fill({ run: run.id, from: run.next, to: run.next + MAX_ASKED });
+    else if (buttons.busy) this.knock();
+  }
+
+  /** A run that waits for its turn has nothing to tell yet, so only this can be asked: is anybody there? */
+  async knock() {
+    const { view } = this;
+    try {
+      await answered(this.ask.missing({ run: view.buttons.ticket, from: 0, to: 0 }));
+    } catch {
+      view.complain("The server does not answer, so nothing was started. Press Run again once it is back.");
+      view.buttons.over();
+    }
   }
 
   lost(id, why) {
@@ -76,5 +87,6 @@ class Deltas {
     run.note = `${why}, so this run ends here; what has come stays. Run starts another once it is back.`;
     this.view.complain(run.note);
     this.view.settle();
+    this.view.buttons.over();
   }
 }

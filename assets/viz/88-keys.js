@@ -7,7 +7,7 @@ function bindings(view) {
     ["Space", "play or pause", { " ": () => transport.toggle() }],
     ["← →", "one pass back or on", { ArrowLeft: () => transport.step(-1), ArrowRight: () => transport.step(1) }],
     ["Shift + ← →", "the token before or after", { "Shift+ArrowLeft": () => view.move(-1), "Shift+ArrowRight": () => view.move(1) }],
-    ["Home End", "to the start or the end", { Home: () => transport.seek(0), End: () => transport.toEnd() }],
+    ["Home, End", "to the start or the end", { Home: () => transport.seek(0), End: () => transport.toEnd() }],
     ["[ ]", "slower or faster", { "[": () => transport.changeSpeed(-1), "]": () => transport.changeSpeed(1) }],
     ["X", "to the next rejection", { x: () => transport.nextRejection() }],
     ["Esc", "let go of the chosen token", { Escape: () => view.numbers.close() || view.unpin() }],

@@ -46,6 +46,7 @@ class View {
       this.tools.link
     );
     this.transport.label.before(toggles(this.root));
+    this.drawNothing();
     this.root.tabIndex = -1;
     for (const lane of Object.values(this.lanes)) this.listen(lane.stream, lane);
     document.addEventListener("copy", (event) => this.copy(event));
@@ -96,6 +97,13 @@ class View {
     return this.buttons.pressed();
   }
 
+  /** A press of Run that came to nothing. */
+  refused() {
+    if (this.buttons.state !== "waiting") return;
+    this.complain("The run was not started: too many wait in line, or the server does not answer. Press Run again in a moment.");
+    this.buttons.over();
+  }
+
   /** The controls have these values now. */
   settings(values) {
     this.onView.settings(values, this.run);
@@ -142,6 +150,16 @@ class View {
   }
 
   // -- drawing ---------------------------------------------------------------------------------
+
+  /** Before there is a run: what each part is for. */
+  drawNothing() {
+    const nothing = new Run("", this.still.fields);
+    nothing.phase = "done";
+    this.headline.show(nothing, 0);
+    this.numbers.show(nothing, 0);
+    this.detail.clear(null);
+    this.tools.show(null);
+  }
 
   render() {
     const { run, transport } = this;
@@ -240,7 +258,7 @@ const view = new View(element.querySelector(".sv"), still, server);
 view.root.svView = view;
 if (window.svSettings) view.settings(window.svSettings);
 setInterval(() => view.deltas.check(), 1000);
-whenThere("#progress", 1, () => new Waiting(document.getElementById("progress")));
+whenThere("#progress", 1, () => new Waiting(document.getElementById("progress"), () => view.refused()));
 const hear = () => {
   try {
     view.receive(JSON.parse(props.value || "null"));
