@@ -128,7 +128,6 @@ def test_a_stopped_run_says_after_how_many_tokens_in_lanes_and_verdict(served, g
     counts = guest.ask("['speculative', 'baseline'].map((lane) => v.run.steps[lane].at(-1).row.tokens)")
     assert guest.page.locator(".sv-end").all_inner_texts() == [f"stopped after {n} tokens" for n in counts]
     said = guest.page.inner_text(".sv-verdict")
-    assert said.startswith("✓ ") or said.startswith("Stopped")
     assert f"Stopped after {counts[0]} tokens with the draft and {counts[1]} tokens alone." in said
     assert guest.page.inner_text(".sv-tag") == "LIVE RUN, STOPPED"
     guest.page.keyboard.press("Home")
