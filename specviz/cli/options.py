@@ -177,7 +177,7 @@ def _add_distill(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--target", metavar="T", default=argparse.SUPPRESS, help="whose draft to train")
     add("--out", metavar="FOLDER", required=True, help="a new folder, where the draft goes")
-    add("--kind", metavar="K", default="tiny", help="kind of draft: tiny (default), pruned, feature or ngram")
+    add("--kind", metavar="K", default="tiny", help="tiny (default), pruned, pruned-two, feature or ngram")
     add("--minutes", metavar="X", type=float, default=argparse.SUPPRESS, help="time for data and training")
     add("--data-tokens", metavar="N", type=int, default=argparse.SUPPRESS, help="answer tokens to write")
     add("--prompts", metavar="FILE", help="a JSONL file of own prompts")
