@@ -24,6 +24,7 @@ from specviz.drafts import DraftSource
 from specviz.drafts.lookup import PromptLookup
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.shape import AutoShape, Chain, Costs, Profile, Shape
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
 from specviz.models.source import require_known
@@ -143,18 +144,36 @@ def make_source(target: LoadedModel, config: RunConfig, progress: Progress | Non
 def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> DraftSource:
     if name == "lookup":
         return PromptLookup()
+    num_layers = catalog.num_skip_layers(name)
+    if num_layers is not None:
+        draft = _measured(models.first_layers(target, num_layers, name), progress)
+        return ModelDraft(draft, _shape(target, draft, config))
     # A draft need not be exact to be verified; but the target as its own draft must give its own bits.
     numerics = config.numerics if name == config.target else "fast"
     draft = _load(name, config, numerics, progress)
     models.check_same_tokens(target, draft)
-    return ModelDraft(draft)
+    return ModelDraft(draft, _shape(target, draft, config))
+
+
+def _shape(target: LoadedModel, draft: LoadedModel, config: RunConfig) -> Shape:
+    plan = config.tree_plan
+    if plan is None:
+        return Chain()
+    if plan.widths:
+        return Profile(plan.widths)
+    return AutoShape(Costs(sorted(target.pass_times.items()), sorted(draft.pass_times.items())))
 
 
 def _load(name: str, config: RunConfig, numerics: str, progress: Progress | None) -> LoadedModel:
-    loaded = models.load(name, dtype=config.dtype, device=config.device, numerics=numerics, progress=progress)
+    return _measured(
+        models.load(name, dtype=config.dtype, device=config.device, numerics=numerics, progress=progress), progress
+    )
+
+
+def _measured(loaded: LoadedModel, progress: Progress | None) -> LoadedModel:
     with _CALIBRATION:
         if progress and not loaded.pass_times:
-            progress(f"Measuring {name}", None)
+            progress(f"Measuring {loaded.name}", None)
         calibrate(loaded)
     return loaded
 
