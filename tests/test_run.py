@@ -174,9 +174,11 @@ def test_trees_of_every_mix_say_what_plain_decoding_says(folders, tree, rule, dr
     trace = run(folders, *drafts, tree=tree, rule=rule, prompt="hello hello")
     assert trace.token_ids("speculative") == trace.token_ids("baseline")
     assert len(trace.started("speculative").proposers) == len(drafts)
-    assert max(step.num_drafted for step in trace.steps("speculative")) > 0
+    drafted = [step.num_drafted for step in trace.steps("speculative")]
     if tree == "auto:7":
-        assert max(step.num_drafted for step in trace.steps("speculative")) <= 7
+        assert max(drafted) <= 7
+    elif tree != "auto":  # which may well find, on a busy machine, that no draft pays
+        assert max(drafted) > 0
 
 
 def test_a_layer_skip_draft_is_the_targets_own_first_layers_and_shares_their_weights(folders):
