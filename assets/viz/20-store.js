@@ -95,6 +95,10 @@ class Run {
     return (this.start?.config?.temperature ?? 0) === 0;
   }
 
+  get naive() {
+    return this.start?.config?.rule === "naive";
+  }
+
   get live() {
     return this.phase === "loading" || this.phase === "running";
   }

@@ -44,6 +44,10 @@ class View {
     this.transport.label.before(this.toggles());
     this.root.tabIndex = -1;
     this.root.addEventListener("keydown", (event) => this.key(event));
+    this.root.addEventListener("sv-pick", (event) => {
+      this.pinned = this.nodeOf(event.detail)?.svToken ?? null;
+      this.showDetail();
+    });
     for (const lane of Object.values(this.lanes)) this.listen(lane.stream, lane);
     document.addEventListener("copy", (event) => this.copy(event));
     document.addEventListener("keydown", (event) => {
@@ -311,7 +315,7 @@ function runFacts(run) {
   const started = run.started.speculative ?? run.started.baseline;
   const config = run.start?.config;
   if (!started || !config) return "";
-  const facts = [`temperature ${config.temperature}`, `draft length γ ${config.draft_len ?? NA}`, `seed ${started.seed}`];
+  const facts = [`temperature ${config.temperature}`, config.tree ? `tree ${config.tree}` : `draft length γ ${config.draft_len ?? NA}`, `seed ${started.seed}`];
   return `${modelNames(run, "speculative")}, ${facts.join(", ")}, ${started.dtype} on ${started.device}`;
 }
 

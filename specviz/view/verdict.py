@@ -73,6 +73,8 @@ def theory_curve(tally: Tally) -> dict[str, Any] | None:
     """
     started, counts = tally.speculative.started, tally.speculative.counts
     alpha, cost_ratio = counts.acceptance_rate, draft_target_ratio(tally)
+    if tally.config.get("tree"):
+        return None  # the formula is for chains
     if started is None or alpha is None or cost_ratio is None or not started.pass_times:
         return None
     try:
