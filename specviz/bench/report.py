@@ -16,6 +16,7 @@ import torch
 
 from specviz.bench import drafts, engine
 from specviz.bench.bench import Bench, Row
+from specviz.bench.trees import trees
 from specviz.distill.card import cpu_name
 from specviz.run import versions
 
@@ -26,6 +27,7 @@ SECTIONS: dict[str, Section] = {
     "numerics": engine.numerics,
     "pass times": engine.pass_times,
     "drafts": drafts.gains,
+    "trees": trees,
 }
 TITLES = {
     "bookkeeping": "Step time outside draft and verify, full trace kept",
@@ -33,6 +35,7 @@ TITLES = {
     "numerics": "Exact against fast numerics, one target pass",
     "pass times": "One target pass by block size",
     "drafts": "Drafts against plain decoding, raced step by step",
+    "trees": "Chain, trees, several drafts and both rules, in turn",
 }
 _BUSY = 0.5
 
