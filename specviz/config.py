@@ -14,10 +14,12 @@ from specviz.errors import ConfigError
 
 DraftLen = int | Literal["auto"]
 MAX_DRAFT_LEN = 32
+DEFAULT_DRAFT_LEN = 4
 MAX_NEW_TOKENS = 8192
 MAX_PROMPT_CHARS = 200_000
 MAX_STOP_STRINGS = 16
-MAX_SEED = 2**63 - 1
+MAX_SEED = 2**31 - 1  # torch's CPU generator takes 32 bits, and each lane has a stream of its own
+MIN_TEMPERATURE = 0.001  # below, float32 logits overflow; only 0 itself is greedy
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 NUMERICS = ("exact", "fast")
 MAX_DRAFTS = 4
@@ -76,9 +78,10 @@ class RunConfig:
     """The settings of one run. They hold for the baseline and for both sides of speculation alike.
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 switch the filter off. `draft_len` is the most
-    tokens a step may draft, or "auto"; `tree`, where not empty, takes its place (see `TreePlan`). `rule` "naive"
-    is for teaching: the same law, fewer accepted tokens. `seed` None draws a fresh seed for the run. `target` and
-    `drafts` are names of the catalog, Hub ids or paths; what they mean is known to `models` alone.
+    tokens a step may draft, "auto", or None for what suits the drafts; `tree`, where not empty, takes its place
+    (see `TreePlan`). `rule` "naive" is for teaching: the same law, fewer accepted tokens. `seed` None draws a
+    fresh seed for the run. `target` and `drafts` are names of the catalog, Hub ids or paths; what they mean is
+    known to `models` alone.
 
     Raises:
         ConfigError: a value out of range; the sentence names it and the legal range.
@@ -87,7 +90,7 @@ class RunConfig:
     prompt: str = ""
     target: str = ""
     drafts: tuple[str, ...] = ()
-    draft_len: DraftLen = 4
+    draft_len: DraftLen | None = None
     tree: str = ""
     rule: str = "standard"
     temperature: float = 0.0
@@ -106,7 +109,12 @@ class RunConfig:
     numerics: str = "exact"
 
     def __post_init__(self) -> None:
+        self._check_types()
         _within("temperature", self.temperature, 0.0, 10.0)
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise ConfigError(
+                f"temperature is {self.temperature!r}, but must be 0 (greedy) or from {MIN_TEMPERATURE} to 10."
+            )
         _within("top-k", self.top_k, 0, 1_000_000, whole=True)
         _within("top-p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
@@ -114,7 +122,7 @@ class RunConfig:
         _within("repetition penalty", self.repetition_penalty, 0.1, 10.0)
         _within("maximum of new tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS, whole=True)
         _within("minimum of new tokens", self.min_new_tokens, 0, self.max_new_tokens, whole=True)
-        if self.draft_len != "auto":
+        if self.draft_len is not None and self.draft_len != "auto":
             _within("draft length", self.draft_len, 1, MAX_DRAFT_LEN, whole=True, otherwise=' or "auto"')
         if self.seed is not None:
             _within("seed", self.seed, 0, MAX_SEED, whole=True)
@@ -123,6 +131,18 @@ class RunConfig:
         _one_of("rule", self.rule, RULES)
         self._check_texts()
         self._check_drafts()
+
+    def _check_types(self) -> None:
+        for name in ("prompt", "target", "tree", "dtype", "device", "numerics"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name} must be a text.")
+        for name in ("drafts", "stop"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+                raise ConfigError(f"{name} must be a list of texts.")
+        for name in ("ignore_eos", "raw", "baseline"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false.")
 
     def _check_texts(self) -> None:
         if len(self.prompt) > MAX_PROMPT_CHARS:
@@ -164,21 +184,8 @@ class RunConfig:
         unknown = sorted(set(data) - known)
         if unknown:
             raise ConfigError(f"Unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}.")
-        settings = dict(data)
-        settings.update({name: _strings(name, data[name]) for name in ("drafts", "stop") if name in data})
-        for name in ("prompt", "target", "tree", "rule", "dtype", "device", "numerics"):
-            if not isinstance(data.get(name, ""), str):
-                raise ConfigError(f"{name} must be a text.")
-        for name in ("ignore_eos", "raw", "baseline"):
-            if not isinstance(data.get(name, False), bool):
-                raise ConfigError(f"{name} must be true or false.")
-        return cls(**settings)
-
-
-def _strings(name: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"{name} must be a list of texts.")
-    return tuple(value)
+        lists = {name: tuple(data[name]) for name in ("drafts", "stop") if isinstance(data.get(name), list)}
+        return cls(**{**data, **lists})
 
 
 def _within(

@@ -56,6 +56,13 @@ class PackedLinear(nn.Module):
         return out
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for bfloat16; false where torch cannot tell."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported"):
+        return False
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def pack_linears(model: nn.Module) -> int:
     """Replace every bfloat16 CPU `nn.Linear` whose packed twin gives equal bits; return how many.
 

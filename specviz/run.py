@@ -18,16 +18,19 @@ import transformers
 
 import specviz
 from specviz import models, text
-from specviz.config import RunConfig
+from specviz.config import MAX_SEED, RunConfig
 from specviz.decode import Surroundings, autoregress, check_prompt, race, speculate
 from specviz.drafts import DraftSource
+from specviz.drafts.head_file import is_head, load_head
 from specviz.drafts.lookup import PromptLookup
 from specviz.drafts.merge import MergedDraft
+from specviz.drafts.mix import make_tree
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.ngram import NgramTable
 from specviz.drafts.shape import AutoShape, Chain, Costs, Profile, Shape
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
-from specviz.models.source import require_known
+from specviz.models.source import counts_of, local_folder, require_known
 from specviz.runner import calibrate
 from specviz.trace import Event, Piece, RunFinished, Trace, event_ids
 
@@ -112,12 +115,14 @@ def prepare(
     Raises:
         SpecvizError: whatever forbids the run, in one sentence.
     """
-    target_name = config.target or catalog.default_target()
+    target_name = config.target or models.default_target()
+    drafts = config.drafts or catalog.default_drafts(target_name)
     config = dataclasses.replace(
         config,
         target=target_name,
-        drafts=config.drafts or catalog.default_drafts(target_name),
-        seed=secrets.randbelow(2**32) if config.seed is None else config.seed,
+        drafts=drafts,
+        draft_len=config.draft_len or catalog.default_draft_len(drafts),
+        seed=secrets.randbelow(MAX_SEED + 1) if config.seed is None else config.seed,
     )
     for name in (target_name, *config.drafts):
         require_known(name)
@@ -148,6 +153,16 @@ def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progr
     if num_layers is not None:
         draft = _measured(models.first_layers(target, num_layers, name), progress)
         return ModelDraft(draft, _shape(target, draft, config))
+    folder = local_folder(name)
+    if folder and is_head(folder):
+        return load_head(folder, name, target)
+    if name == catalog.BLANK:
+        draft = _measured(models.load_blank(target), progress)
+        return ModelDraft(draft, _shape(target, draft, config))
+    if counts := counts_of(name):
+        table = NgramTable.open(counts.file)
+        table.check_tokens(target.tokenizer, target.vocab_size, target.name)
+        return make_tree(counts.draft, table)
     # A draft need not be exact to be verified; but the target as its own draft must give its own bits.
     numerics = config.numerics if name == config.target else "fast"
     draft = _load(name, config, numerics, progress)
@@ -165,9 +180,8 @@ def _shape(target: LoadedModel, draft: LoadedModel, config: RunConfig) -> Shape:
 
 
 def _load(name: str, config: RunConfig, numerics: str, progress: Progress | None) -> LoadedModel:
-    return _measured(
-        models.load(name, dtype=config.dtype, device=config.device, numerics=numerics, progress=progress), progress
-    )
+    loaded = models.load(name, dtype=config.dtype, device=config.device, numerics=numerics, progress=progress)
+    return _measured(loaded, progress)
 
 
 def _measured(loaded: LoadedModel, progress: Progress | None) -> LoadedModel:

@@ -22,6 +22,7 @@ from specviz.errors import TraceError
 FORMAT = "specviz-trace"
 VERSION = 1
 MAX_TRACE_BYTES = 64 * 2**20
+MAX_NODES = 1024  # in one step; no draft here comes near, and what reads a step may take time for each pair
 ROOT = -1
 
 Lane = Literal["speculative", "baseline"]
@@ -227,8 +228,12 @@ class Trace:
         return ids
 
     def to_json(self) -> str:
-        """The trace as one JSON document; `from_json` gives an equal trace back."""
-        return json.dumps(
+        """The trace as one JSON document; `from_json` gives an equal trace back.
+
+        Raises:
+            TraceError: it would be larger than `from_json` reads.
+        """
+        text = json.dumps(
             {
                 "format": FORMAT,
                 "version": VERSION,
@@ -240,6 +245,12 @@ class Trace:
             separators=(",", ":"),
             allow_nan=False,
         )
+        if len(text) > MAX_TRACE_BYTES:  # all of it is ASCII
+            raise TraceError(
+                f"The trace of this run has {len(text) / 2**20:,.0f} MB, more than the {MAX_TRACE_BYTES // 2**20} "
+                "that can be read back, so it is not written; decode fewer tokens, or draft fewer in each pass."
+            )
+        return text
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Trace:
@@ -267,7 +278,9 @@ class Trace:
                 pieces={int(key): _parse_piece(value) for key, value in data["pieces"].items()},
                 events=[event_from_json(event) for event in data["events"]],
             )
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except KeyError as error:
+            raise TraceError(f"The trace is damaged: it has no {error}.") from None
+        except (ValueError, TypeError, AttributeError) as error:
             raise TraceError(f"The trace is damaged: {error}.") from None
         _check_structure(trace)
         return trace
@@ -364,6 +377,8 @@ def _check_structure(trace: Trace) -> None:
 
 
 def _structure_fault(step: Step, num_proposers: int) -> str:
+    if max(len(step.nodes), len(step.sites), sum(len(site.trials) for site in step.sites)) > MAX_NODES:
+        return f"has more than {MAX_NODES} nodes, sites or trials"
     for index, node in enumerate(step.nodes):
         parent_depth = step.nodes[node.parent].depth if 0 <= node.parent < index else 0
         if not ROOT <= node.parent < index or node.depth != parent_depth + 1:

@@ -7,7 +7,7 @@ is rows that are one-hot. There is no other place in the project that decides ac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -17,19 +17,21 @@ from torch import Tensor
 from specviz.sampling import draw, uniform
 
 ROOT = -1
+Opinion: TypeAlias = Tensor | Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """One trial to be made: `node` was drawn from `row` (shape (vocab,)) by source number `proposer`.
 
-    `shown` is the draft's own opinion where the row is one-hot (greedy drafting): for the eye, never the rule.
+    `shown` is the draft's own opinion where the row is one-hot (greedy drafting), a row or its few best (id,
+    probability), best first: for the eye, never the rule.
     """
 
     node: int
     row: Tensor
     proposer: int = 0
-    shown: Tensor | None = None
+    shown: Opinion | None = None
 
 
 @dataclass
@@ -44,7 +46,7 @@ class TokenTree:
     parents: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
 
-    def add(self, token_id: int, parent: int, row: Tensor, proposer: int = 0, shown: Tensor | None = None) -> int:
+    def add(self, token_id: int, parent: int, row: Tensor, proposer: int = 0, shown: Opinion | None = None) -> int:
         """Add one proposal and return its node: a new one, or the sibling that holds the same token."""
         node = self.child(parent, token_id)
         if node is None:

@@ -126,7 +126,8 @@ class FakeRun:
         return self.vocabulary[token_id]
 
     def events(self) -> Iterator[Event]:
-        lanes: list[Lane] = ["speculative", "baseline"] if self.config.baseline else ["speculative"]
+        drafts: list[Lane] = [] if self.config.drafts == ("none",) else ["speculative"]
+        lanes: list[Lane] = [*drafts, "baseline"] if self.config.baseline or not drafts else drafts
         for event in self._race(lanes):
             for token_id in Trace(events=[event]).ids_used():
                 self.trace.pieces[token_id] = self.piece(token_id)
@@ -204,7 +205,7 @@ class FakeRun:
         time.sleep(self.engine.spec_s)
         lane: Lane = "speculative"
         room = self.config.max_new_tokens - self.tokens[lane] if not self.engine.endless else 99
-        gamma = 4 if self.config.draft_len == "auto" else int(self.config.draft_len)
+        gamma = self.config.draft_len if isinstance(self.config.draft_len, int) else 4
         gamma = min(gamma, room - 1)
         nodes, sites = self._draft(gamma)
         accepted = sum(node.verdict == "accepted" for node in nodes)

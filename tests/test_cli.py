@@ -1,6 +1,7 @@
 """The command line, over a scripted engine: what it prints, refuses, keeps and returns."""
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -105,8 +106,11 @@ def refused(capsys, code):
         (["replay", "/"], "directory"),
         (["replay", "a\0b"], "null byte"),
         (["bench", "--out", "/nowhere/bench.json"], "--out"),
-        (["distill", "--minutes", "soon"], "--minutes"),
-        (["distill", "--kind", "huge"], "huge"),
+        (["bench", "--by-category", "--limit-per-category", "0", "--drafts", "lookup"], "--limit-per-category 0"),
+        (["bench", "--by-category", "--drafts", ","], "no draft"),
+        (["distill", "--out", "new", "--minutes", "soon"], "--minutes"),
+        (["distill", "--out", "new", "--kind", "huge"], "huge"),
+        (["distill", "--kind", "tiny"], "--out"),
         (["models", "--yaml"], "--yaml"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
@@ -178,7 +182,7 @@ def test_without_options_the_defaults_are_those_of_the_settings():
     engine = FakeEngine()
     run("--max-new-tokens", "2", engine=engine)
     given = engine.configs[0]
-    assert (given.draft_len, given.temperature, given.baseline, given.numerics) == (4, 0.0, True, "exact")
+    assert (given.draft_len, given.temperature, given.baseline, given.numerics) == (None, 0.0, True, "exact")
 
 
 @pytest.mark.parametrize(
@@ -400,6 +404,17 @@ def test_a_trace_that_cannot_be_written_at_the_end_leaves_the_old_file(capsys, t
     assert "No space left" in capsys.readouterr().err
 
 
+def test_a_trace_too_large_to_be_read_back_is_said_and_the_numbers_are_shown(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("specviz.trace.MAX_TRACE_BYTES", 1000)
+    file = tmp_path / "out.json"
+    assert run("--trace", str(file)) == 1
+    out, err = capsys.readouterr()
+    assert "tokens per target pass" in out
+    assert "so it is not written" in err
+    assert err.count("\n") == 1
+    assert not file.exists()
+
+
 def test_a_trace_behind_a_link_is_written_where_the_link_points(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "link.json").symlink_to(tmp_path / "there" / "real.json")
@@ -564,9 +579,13 @@ def test_models_lists_targets_and_drafts_with_what_is_known_of_them(capsys):
         assert all(list(row) == ["name", "kind", "params", "ready", "reason"] for row in rows)
         assert {row["kind"] for row in rows} == {kind[:-1]}
         assert all(row["ready"] or row["reason"] for row in rows)
-    assert {"tiny", "lookup", "none"} <= {row["name"] for row in listed["drafts"]}
+    params = {row["name"]: row["params"] for row in listed["drafts"]}
+    assert {"tiny", "lookup", "blank", "none"} <= set(params)
+    assert params["tiny"] == 6_724_224
     assert main(["models"]) == 0
-    assert "smollm2-135m" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "smollm2-135m" in printed
+    assert "6.7 M" in printed
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["replay"], ["models"], ["bench"], ["distill"]])
@@ -625,3 +644,18 @@ def test_a_draft_that_cannot_be_had_is_one_line_although_the_target_was_loaded()
 def test_a_target_or_device_that_cannot_be_had_is_one_line(capsys, words, says):
     code = main(["run", "--prompt", "a", *words.split()])
     assert says in refused(capsys, code)
+
+
+def test_a_full_disk_under_the_output_is_one_line(capsys, monkeypatch):
+    def full(*_args, **_more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys.stdout, "write", full)
+    assert main(["models"]) == 1
+    monkeypatch.undo()
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_closed_output_swallows_what_it_is_given(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["run", "--prompt", "x", "--json"], prepare=FakeEngine().prepare) == 0

@@ -19,7 +19,7 @@ from specviz.errors import ConfigError
 
 LEGAL = {
     "prompt": ["", "x" * MAX_PROMPT_CHARS],
-    "draft_len": [1, 4, MAX_DRAFT_LEN, "auto"],
+    "draft_len": [1, 4, MAX_DRAFT_LEN, "auto", None],
     "tree": ["", "1", "3,2,1,1", "4, 4", "64", "1" + ",1" * 63, "auto", "auto:1", "auto:64"],
     "rule": ["standard", "naive"],
     "drafts": [(), ("a",), ("a",) * 4],
@@ -36,7 +36,7 @@ LEGAL = {
 }
 ILLEGAL = {
     "prompt": ["x" * (MAX_PROMPT_CHARS + 1)],
-    "draft_len": [0, -1, MAX_DRAFT_LEN + 1, 2.0, "4", "Auto", None, True],
+    "draft_len": [0, -1, MAX_DRAFT_LEN + 1, 2.0, "4", "Auto", True],
     "tree": [
         "0",
         "3,,1",
@@ -60,7 +60,7 @@ ILLEGAL = {
     ],
     "rule": ["", "Standard", "coupled", None],
     "drafts": [("a",) * 5],
-    "temperature": [-0.1, 10.1, math.nan, math.inf, -math.inf, "1", None, True, 10**400],
+    "temperature": [-0.1, 10.1, math.nan, math.inf, -math.inf, "1", None, True, 10**400, 1e-40, 0.0009],
     "top_k": [-1, 1_000_001, 2.0, False],
     "top_p": [0, 0.0, -0.1, 1.1, math.nan],
     "repetition_penalty": [0, 0.09, 10.1, math.nan, math.inf],

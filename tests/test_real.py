@@ -12,10 +12,14 @@ import torch
 from toys import play, said
 
 from specviz import decode, models
+from specviz.drafts.head_file import load_head
 from specviz.drafts.lookup import PromptLookup
+from specviz.drafts.mix import GUESSERS, make_tree
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.ngram import NgramTable
 from specviz.metrics import summarize
 from specviz.models import catalog, check_same_tokens
+from specviz.models.source import counts_of
 from specviz.runner import Runner, calibrate
 from specviz.runner.calibrate import blocks_equal_single_passes
 from specviz.sampling import one_hot
@@ -152,12 +156,46 @@ def tiny_draft(target):
     return ModelDraft(draft)
 
 
+def counted_draft(target, kind):
+    ready, reason = catalog.is_ready(catalog.find(kind))
+    if not ready:
+        pytest.skip(reason)
+    table = NgramTable.open(counts_of(kind).file)
+    table.check_tokens(target.tokenizer, target.vocab_size, target.name)
+    return make_tree(kind, table)
+
+
+def bundled_head(name, target):
+    ready, reason = catalog.is_ready(catalog.find(name))
+    if not ready:
+        pytest.skip(reason)
+    return load_head(catalog.BUNDLED_DRAFTS / name, name, target)
+
+
 SOURCES = {
+    **{kind: (lambda target, *_, kind=kind: counted_draft(target, kind), 12) for kind in GUESSERS},
     "lookup": (lambda *_: PromptLookup(), 6),
+    "pruned": (lambda target, *_: bundled_head("pruned", target), 4),
+    "feature": (lambda target, *_: bundled_head("feature", target), 4),
     "tiny": (lambda target, *_: tiny_draft(target), 4),
     "chain": (lambda _, ids, truth: Knowing(truth, len(ids), width=1, sure=0.8), 7),
     "tree": (lambda _, ids, truth: Knowing(truth, len(ids), width=3, sure=0.8), 16),
 }
+
+
+@pytest.mark.parametrize("name", ["chain", "tree"])
+def test_on_two_threads_a_whole_run_is_bit_exact_too(target, name):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        prompt_ids = encode_prompt(target.tokenizer, PROMPTS[0], raw=False)
+        expected, stored = decoded(target, None, prompt_ids)
+        make, draft_len = SOURCES[name]
+        trace, ours = decoded(target, make(target, prompt_ids, said(expected)), prompt_ids, draft_len=draft_len)
+    finally:
+        torch.set_num_threads(before)
+    assert said(trace) == said(expected)
+    assert all(torch.equal(one, many) for one, many in zip(stored, ours, strict=True))
 
 
 @pytest.mark.parametrize("width", [1, 3])

@@ -1,17 +1,20 @@
 """From settings to events, over model folders made here: names, prompts, seeds, and what is refused beforehand."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
+from count_makers import counted, spoken_chat
 from tokenizer_makers import byte_level
-from toys import gpt2, noisy, plain_greedy, timeless, tiny
+from toys import P9, gpt2, noisy, plain_greedy, timeless, tiny
 
 from specviz import models
 from specviz.config import RunConfig
+from specviz.drafts.ngram import FILE_NAME, tokenizer_stamp
 from specviz.errors import ConfigError, ContextError, ModelError
 from specviz.metrics import audit, summarize
-from specviz.models import loading
+from specviz.models import catalog, loading
 from specviz.run import prepare
 from specviz.trace import RunStarted, Trace
 
@@ -37,7 +40,14 @@ def folders(tmp_path_factory):
         model = target if name == "target" else noisy(target, 0.01)
         model.model.save_pretrained(place / name)
         tokenizer.save_pretrained(place / name)
-    return {name: str(place / name) for name in tokenizers}
+    named = {name: str(place / name) for name in tokenizers}
+    for name in ("target", "foreign"):
+        counts = counted([spoken_chat(target, prompt) for prompt in ((104,), P9)], VOCAB)
+        counts = dataclasses.replace(counts, stamp=tokenizer_stamp(tokenizers[name]))
+        (place / f"{name} counts").mkdir()
+        (place / f"{name} counts" / FILE_NAME).write_bytes(counts.to_bytes())
+        named |= {f"{name} counts": str(place / f"{name} counts"), f"{name} mix": f"mix:{place / name} counts"}
+    return named
 
 
 def prepared(folders, *drafts, **more):
@@ -55,7 +65,10 @@ def run(folders, *drafts, **more) -> Trace:
     return made.trace
 
 
-DRAFTS = [("draft",), ("lookup",), ("none",), ("target",), ("draft", "lookup"), ("draft", "lookup", "target")]
+DRAFTS = [
+    ("draft",), ("lookup",), ("none",), ("target",), ("blank",), ("draft", "lookup"),
+    ("draft", "lookup", "target"), ("target counts",), ("target mix",), ("target mix", "draft"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("drafts", DRAFTS, ids=" ".join)
@@ -78,6 +91,26 @@ def test_case_29_an_empty_prompt_without_a_start_token_is_refused_in_one_sentenc
 def test_a_prompt_beyond_the_context_is_refused_before_anything_runs(folders):
     with pytest.raises(ContextError, match=r"300 tokens.*at most 256"):
         prepared(folders, "draft", prompt="x" * 300)
+
+
+@pytest.mark.parametrize("draft", ["foreign counts", "foreign mix", "mix", "ngram"])
+def test_counts_of_another_tokenizer_are_refused_before_anything_runs(folders, draft):
+    if draft not in folders and not catalog.is_ready(catalog.find(draft))[0]:
+        pytest.skip("the bundled counts are not there")
+    with pytest.raises(ModelError, match=r"made with another tokenizer than that of .*\.$"):
+        prepared(folders, draft)
+
+
+def test_a_folder_of_counts_that_is_not_there_is_refused_by_its_name(folders):
+    with pytest.raises(ModelError, match=r"No counts at '/nowhere/ngram.safetensors'"):
+        prepared(folders, "recycle:/nowhere")
+
+
+def test_the_draft_length_that_nobody_named_suits_the_draft(folders):
+    assert prepared(folders, "draft").config.draft_len == 4
+    assert prepared(folders, "target counts", "lookup").config.draft_len == 4
+    assert prepared(folders, "target mix", draft_len=7).config.draft_len == 7
+    assert catalog.default_draft_len(("tiny", "mix")) == catalog.find("mix").draft_len > 4
 
 
 def test_a_draft_with_other_ids_is_refused_before_anything_runs(folders):

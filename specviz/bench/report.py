@@ -6,18 +6,14 @@ know how anything is measured.
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-import torch
-
 from specviz.bench import drafts, engine
 from specviz.bench.bench import Bench, Row
+from specviz.bench.machine import machine
 from specviz.bench.trees import trees
-from specviz.distill.card import cpu_name
 from specviz.run import versions
 
 Section = Callable[[Bench], Iterator[Row]]
@@ -52,27 +48,14 @@ def measure(
     Raises:
         ModelError: the embedded target cannot be had.
     """
-    machine = _machine()
+    measured_on = machine()
     bench = bench or Bench(quick=quick)
     rows = []
     for place, (name, section) in enumerate(sections.items()):
         say(f"Measuring {name}", place / len(sections))
         rows += [row.to_json() for row in section(bench)]
     pair = {"target": bench.target, "drafts": list(bench.drafts)}
-    return {"machine": machine, "versions": versions(), "quick": bench.quick, **pair, "rows": rows}
-
-
-def _machine() -> dict[str, Any]:
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpu": gpu,
-        "system": f"{platform.system()} {platform.machine()}",
-        "load_at_start": load,
-    }
+    return {"machine": measured_on, "versions": versions(), "quick": bench.quick, **pair, "rows": rows}
 
 
 def format_report(report: Mapping[str, Any]) -> str:

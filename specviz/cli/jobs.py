@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specviz.cli.files import OutputFile
 from specviz.cli.options import Options
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 def bench(options: Options) -> int:
     """Measure, print the table, keep the JSON."""
+    if options.by_category:
+        return _bench_by_category(options)
     out = OutputFile(options.out, "--out") if options.out is not None else None
     from specviz.bench import format_report, measure  # late: it imports torch
 
@@ -30,8 +32,38 @@ def bench(options: Options) -> int:
     finally:
         status.clear()
     print(format_report(report))
-    if out:
+    return _keep(report, out) if out else 0
+
+
+def _keep(report: dict[str, Any], out: OutputFile) -> int:
+    try:
         out.write(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        print(f"specviz: The results could not be written to {out.name!r}: {error.strerror}.", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _bench_by_category(options: Options) -> int:
+    """Race the drafts over the bundled prompts; the results are kept after every prompt."""
+    from specviz.bench import Bench, format_categories, measure_categories
+    from specviz.models import catalog
+
+    bench = Bench(**{name: getattr(options, name) for name in ("drafts",) if hasattr(options, name)})
+    folder = Path(options.out) if options.out is not None else catalog.ASSETS / "results"
+    status = Status(sys.stderr)
+    try:
+        report = measure_categories(bench, folder, limit_per_category=options.limit_per_category, say=status.show)
+    except KeyboardInterrupt:
+        status.clear()
+        print(
+            f"specviz: interrupted; what is measured is in {folder}, and the same command goes on.",
+            file=sys.stderr,
+        )
+        return 130
+    finally:
+        status.clear()
+    print(format_categories(report), end="")
     return 0
 
 
@@ -39,12 +71,12 @@ def distill(options: Options) -> int:
     """Train a draft and say where it is."""
     from specviz.distill import DistillSettings
     from specviz.distill import distill as train
-    from specviz.models import catalog
+    from specviz.models import default_target
 
     given = {name: getattr(options, name) for name in ("minutes", "data_tokens", "seed") if hasattr(options, name)}
     settings = DistillSettings(
-        target=getattr(options, "target", "") or catalog.default_target(),
-        out=Path(options.out) if options.out else catalog.BUNDLED_DRAFTS / options.kind,
+        target=getattr(options, "target", "") or default_target(),
+        out=Path(options.out),
         kind=options.kind,
         prompts=Path(options.prompts) if options.prompts else None,
         **given,

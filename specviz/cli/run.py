@@ -18,6 +18,7 @@ from specviz.cli.options import Options, run_config
 from specviz.cli.paint import Painter, Style, one_line
 from specviz.cli.status import Status
 from specviz.cli.summary import header, json_object, table
+from specviz.errors import TraceError
 from specviz.trace import Lane, RunFinished, RunStarted, Step, Trace
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ class Interrupt:
         finally:
             signal.signal(signal.SIGINT, before)
 
+    def ignore(self) -> None:
+        """From here to the end of `caught` nothing may disturb: what was made is being written."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def _ask(self, *_: Any) -> None:
         if self._asked:
             raise KeyboardInterrupt
@@ -66,11 +72,13 @@ def run(options: Options, prepare: Prepare | None = None) -> int:
     finally:
         status.clear()
     status.release()
-    try:
-        with interrupt.caught():
+    is_kept = True
+    with interrupt.caught():
+        try:
             _watch(prepared, options.json, status)
-    finally:  # also where the reader of our output left, or a bug struck
-        is_kept = _keep(prepared.trace, trace_file)
+        finally:  # also where the reader of our output left, or a bug struck
+            interrupt.ignore()
+            is_kept = _keep(prepared.trace, trace_file)
     _report(prepared.trace, options.json)
     return _ending(prepared.trace, interrupt, trace_file if is_kept else None, is_kept)
 
@@ -123,10 +131,13 @@ def _keep(trace: Trace, file: OutputFile | None) -> bool:
     try:
         file.write(trace.to_json())
     except OSError as error:
-        message = f"specviz: the trace {file.name!r} could not be written: {error.strerror}."
-        print(one_line(message), file=sys.stderr)
-        return False
-    return True
+        message = f"The trace {file.name!r} could not be written: {error.strerror}."
+    except TraceError as error:
+        message = str(error)
+    else:
+        return True
+    print(one_line(f"specviz: {message}"), file=sys.stderr)
+    return False
 
 
 def _report(trace: Trace, as_json: bool) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
-from specviz.drafts import DraftSource, Observation
+from specviz.drafts import DraftSource, Observation, ReadsPrompt
 from specviz.sampling import Sampler
 from specviz.verify import ROOT, TokenTree
 
@@ -46,14 +47,20 @@ class MergedDraft:
             source.start(context_ids, sampler, cancelled)
 
     def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
-        # Shares are settled before anything is drawn: a sampled node may not be dropped to fit.
-        num = len(self._sources)
-        shares = [budget // num + (index < budget % num) for index in range(num)]
-        trees = [
-            source.propose(context_ids, share, generator) if share else TokenTree()
-            for source, share in zip(self._sources, shares, strict=True)
-        ]
+        # Each takes a share of what those before it left: that depends on earlier draws alone, as the rule asks,
+        # and nothing sampled has to be dropped to fit.
+        trees: list[TokenTree] = []
+        for num_waiting, source in zip(range(len(self._sources), 0, -1), self._sources, strict=True):
+            share = -(-budget // num_waiting)
+            trees.append(source.propose(context_ids, share, generator) if share else TokenTree())
+            budget -= len(trees[-1])
         return merge_trees(trees, self._offsets)
+
+    def read_prompt(self, hidden: Tensor) -> None:
+        """Hand the prompt's states on to those who want them."""
+        for source in self._sources:
+            if isinstance(source, ReadsPrompt):
+                source.read_prompt(hidden)
 
     def observe(self, seen: Observation) -> None:
         for source in self._sources:

@@ -6,12 +6,12 @@ from which row it drew. Where the tree grows is said by its `Shape`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from specviz.config import MAX_TREE_NODES
 from specviz.drafts import Observation
 from specviz.drafts.shape import MAX_WIDTH, SURE, Chain, Hope, Outcome, Shape
 from specviz.errors import NumericsError
@@ -36,7 +36,7 @@ class ModelDraft:
     def __init__(self, loaded: LoadedModel, shape: Shape | None = None) -> None:
         self.names: tuple[str, ...] = (loaded.name,)
         self._loaded = loaded
-        self._runner = Runner(loaded)
+        self._runner: Runner
         self._shape = shape or Chain()
         self._sampler: Sampler
         self._cancelled: Callable[[], bool] = lambda: False
@@ -51,7 +51,8 @@ class ModelDraft:
     def start(self, context_ids: list[int], sampler: Sampler, cancelled: Callable[[], bool]) -> None:
         self._sampler, self._cancelled = sampler, cancelled
         self._shape.start(greedy=sampler.config.temperature == 0)
-        self._runner.truncate(0)
+        capacity = len(context_ids) + sampler.config.max_new_tokens + MAX_TREE_NODES
+        self._runner = Runner(self._loaded, capacity=capacity)
         self._forget()
         limit = self._loaded.context_len or len(context_ids)
         self._runner.prefill(self._readable(context_ids[:-1][:limit]), cancelled)
@@ -124,8 +125,8 @@ class ModelDraft:
         self, level: dict[int, Hope], logits: Tensor, depth: int, room: int, generator: torch.Generator
     ) -> dict[int, Hope]:
         """Propose the children of a level; returns the new nodes with what is hoped of each."""
-        if not float(logits.amax()) < math.inf:  # false for NaN too
-            raise NumericsError(f"The draft {self.names[0]} returned NaN or infinite logits.")
+        if not torch.isfinite(logits.amax()):
+            raise NumericsError(f"The draft {self.names[0]} returned NaN or infinite logits")
         shaped = self._sampler.shape(logits, [self._tree.path(node) for node in level])
         rows = self._sampler.probabilities(shaped)
         shown = self._sampler.confidence(shaped, rows)

@@ -52,14 +52,26 @@ class Runner:
         """Committed tokens in the cache."""
         return self.cache.length
 
-    def prefill(self, token_ids: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Commit a stretch of text, in chunks; looks at `cancelled` between them and then stops early."""
+    def prefill(
+        self,
+        token_ids: Sequence[int],
+        cancelled: Callable[[], bool] = lambda: False,
+        *,
+        with_hidden: bool = False,
+    ) -> list[Tensor]:
+        """Commit a stretch of text, in chunks; looks at `cancelled` between them and then stops early.
+
+        Returns the hidden states of each chunk, (rows, hidden size), if asked for; else nothing.
+        """
+        states = []
         for start in range(0, len(token_ids), PREFILL_CHUNK):
             if cancelled():
-                return
+                break
             chunk = token_ids[start : start + PREFILL_CHUNK]
-            self.forward(chunk, last_only=True)
+            ran = self.forward(chunk, with_hidden=with_hidden, last_only=True)
+            states += [] if ran.hidden is None else [ran.hidden]
             self.keep(range(len(chunk)))
+        return states
 
     @torch.inference_mode()
     def forward(

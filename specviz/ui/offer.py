@@ -6,16 +6,21 @@ model is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from specviz.config import DEFAULT_DRAFT_LEN
+from specviz.ui.settings import ITSELF
+
+ITSELF_LABEL = "the target itself: every guess is right"
 
 
 @dataclass(frozen=True)
 class Offer:
     """(label, name) of targets and drafts, and the ones chosen at first.
 
-    With `any_name` a visitor may also type a Hub id, a folder or a file: only where the visitor is the owner
-    of the machine.
+    `draft_lens` holds the length that a draft does best with, where it is not the usual one. With `any_name` a
+    visitor may also type a Hub id, a folder or a file: only where the visitor is the owner of the machine.
     """
 
     targets: Sequence[tuple[str, str]]
@@ -23,23 +28,26 @@ class Offer:
     target: str
     draft: str
     any_name: bool = False
+    draft_lens: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
-        return [name for _, name in (*self.targets, *self.drafts)]
+        return [name for _, name in (*self.targets, *self.drafts) if name != ITSELF]
 
 
 def from_catalog(*, any_name: bool = False, hub: bool = False) -> Offer:
     """The catalog's targets and drafts; those that need the Hub only where `hub` says it is there."""
-    from specviz.models import catalog  # late: it imports torch
+    from specviz.models import catalog, default_target  # late: it imports torch
 
     def offered(entries: Sequence[catalog.Entry]) -> list[tuple[str, str]]:
         return [(e.label, e.name) for e in entries if catalog.is_ready(e)[0] or (hub and e.needs_hub)]
 
-    target = catalog.default_target()
+    target = default_target()
     targets = offered(catalog.TARGETS)
     if target not in [name for _, name in targets] and targets:
         target = targets[0][1]
-    drafts = offered(catalog.DRAFTS)
-    drafts.append(("the target itself: every guess is right", target))
-    return Offer(targets, drafts, target, catalog.default_drafts(target)[0], any_name)
+    # A draft that is the only target under another name would be offered twice.
+    others = [e for e in catalog.DRAFTS if len(targets) > 1 or e.place != target]
+    drafts = [*offered(others), (ITSELF_LABEL, ITSELF)]
+    lengths = {entry.name: entry.draft_len for entry in catalog.DRAFTS if entry.draft_len != DEFAULT_DRAFT_LEN}
+    return Offer(targets, drafts, target, catalog.default_drafts(target)[0], any_name, lengths)

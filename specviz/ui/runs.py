@@ -6,8 +6,10 @@ know layout; the engine is handed in as `prepare`, and its values cross as in `w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -49,10 +51,8 @@ class Runs:
         self.journal = Journal()
         self._prepare = prepare
         self._names = None if names is None else {*names, *BUILT_IN_DRAFTS}
-        self._remote = gpu(self._work) if gpu else None
-
-    def _work(self, settings: dict[str, Any], stop_path: str) -> Batches:
-        yield from decode(self._prepare, settings, stop_path)
+        # What may be called in another process holds nothing of this one: no journal, no lock.
+        self._remote = gpu(partial(decode, prepare)) if gpu else None
 
     # -- handlers ------------------------------------------------------------------------------
 
@@ -103,18 +103,31 @@ class Runs:
             yield feed.delta(phase="error", note="Stopped before it began.")
             return
         yield feed.delta(phase="loading", note="Getting the models ready.")
-        with closing(self._batches(config, record, notify)) as batches:
-            for batch in batches:
-                yield _delta(feed, trace, batch)
-                if "error" in batch:
-                    return
+        try:
+            with closing(self._batches(config, record, notify)) as batches:
+                for batch in batches:
+                    yield _delta(feed, trace, batch)
+                    if "error" in batch:
+                        return
+        except Exception:  # else the page would take the run for one that goes on
+            logging.getLogger(__name__).exception("a run could not be told")
+            yield _delta(feed, trace, {"error": BUG})
+            return
         yield _last(feed)
 
     def _batches(self, config: RunConfig, record: Record, notify: Progress | None) -> Batches:
+        """The worker's batches; whatever goes wrong on the way to it ends them with its sentence."""
         settings, stop_path = config.to_json(), str(record.stop_path)
-        if self._remote is not None:
-            return self._remote(settings, stop_path)
-        return decode(self._prepare, settings, stop_path, notify)
+        try:
+            if self._remote is None:
+                yield from decode(self._prepare, settings, stop_path, notify)
+            else:
+                yield from self._remote(settings, stop_path)
+        except gr.Error as error:  # from whoever lends the GPU: no time left, or the task was ended
+            yield {"error": str(error.message)}
+        except Exception:  # the same, told in another way
+            logging.getLogger(__name__).exception("the worker could not be reached")
+            yield {"error": BUG}
 
     def batches(self, settings: dict[str, Any], record: Record) -> Batches:
         """The worker's batches for plain settings, as the public endpoint wants them.

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("TQDM_DISABLE", "1")  # bars of libraries; the page has its own
 
 from specviz.ui import gpu, offer, recordings
 from specviz.ui.page import build_app, launch_options
