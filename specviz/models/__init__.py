@@ -3,12 +3,12 @@
 from specviz.models.loading import (
     LoadedModel,
     check_same_tokens,
-    first_layers,
     load,
     load_blank,
     load_plain,
     wrap,
 )
+from specviz.models.skip import first_layers
 from specviz.models.source import default_target
 
 __all__ = [
