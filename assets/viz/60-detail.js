@@ -146,7 +146,10 @@ function explain(run, step, chip) {
 function explainRejected(run, chip, token, finalToken) {
   const instead = finalToken ? [" It emits ", finalToken, " instead."] : [];
   if (run.greedy) {
-    return ["The draft guessed ", token, `, but at temperature 0 only the target's first choice is kept, and this is its choice number ${chip.rank.toLocaleString("en")}.`, ...instead];
+    const why = chip.rank === 1
+      ? "it ties with the target's first choice, and of equals the lower id goes first."
+      : `this is its choice number ${chip.rank.toLocaleString("en")}.`;
+    return ["The draft guessed ", token, `, but at temperature 0 only the target's first choice is kept, and ${why}`, ...instead];
   }
   return [
     "The draft gave ", token, ` a probability of ${prob(chip.q)}, the target only ${prob(chip.cur)}. So it is kept with probability ${prob(chip.cur)} ÷ ${prob(chip.q)} = ${prob(chip.a)}; the draw was ${prob(chip.u)}, not below that.`,

@@ -150,5 +150,5 @@ def _theory() -> dict[str, Any]:
     frame = layout(
         "draft length γ", "×", xaxis={"dtick": 2, "rangemode": "tozero"}, shapes=[reference(1.0)], **LEGEND
     )
-    what = "for this run's α, c and v at each draft length"
+    what = "chains only: for this run's α, c and v at each draft length"
     return _figure("theory", "Speedup in theory", what, data, frame)

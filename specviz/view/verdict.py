@@ -6,11 +6,12 @@ curve for the measured α, c and v. Must not know the browser, gradio or the eng
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from specviz.errors import SpecvizError
 from specviz.metrics import Summary, Tally, summarize
-from specviz.metrics.summary import FirstDifference, draft_target_ratio
+from specviz.metrics.summary import FirstDifference, draft_target_ratio, verify_ratio
 from specviz.theory import measured_verify_ratio, speedup_curve, speedup_factor
 from specviz.trace import RunStarted
 
@@ -91,18 +92,27 @@ def theory_curve(tally: Tally) -> dict[str, Any] | None:
     """
     started, counts = tally.speculative.started, tally.speculative.counts
     alpha, cost_ratio = counts.acceptance_rate, draft_target_ratio(tally)
-    if tally.config.get("tree"):
-        return None  # the formula is for chains
-    if started is None or alpha is None or cost_ratio is None or not started.pass_times:
+    known = started is not None and started.pass_times and tally.only_chains  # the theory is one of chains
+    if not known or alpha is None or cost_ratio is None:
         return None
     try:
-        verify = measured_verify_ratio(started.pass_times)
+        verify = _verify_ratios(tally)
         curve = speedup_curve(alpha, CURVE_LIMIT, cost_ratio, verify)
         length = _length_in_use(tally)
         now = [length, round(speedup_factor(alpha, length, cost_ratio, verify), 4)]
     except SpecvizError:  # a trace from elsewhere may hold pass times that make no sense
         return None
     return {"draft_len": [n for n, _ in curve], "speedup": [round(s, 4) for _, s in curve], "now": now}
+
+
+def _verify_ratios(tally: Tally) -> Callable[[int], float]:
+    """v by draft length: as measured at load, scaled to pass through what this run's own passes took."""
+    started, counts = tally.speculative.started, tally.speculative.counts
+    at_load = measured_verify_ratio(started.pass_times if started else ())
+    here = verify_ratio(tally)
+    usual = at_load(round(counts.drafted / counts.passes)) if counts.passes else 0.0
+    scale = here / usual if here and usual else 1.0
+    return lambda length: scale * at_load(length) if length else 1.0
 
 
 def _length_in_use(tally: Tally) -> int:
