@@ -19,6 +19,9 @@ MAX_NEW_TOKENS = 8192
 MAX_PROMPT_CHARS = 200_000
 MAX_STOP_STRINGS = 16
 MAX_SEED = 2**31 - 1  # torch's CPU generator takes 32 bits, and each lane has a stream of its own
+MAX_TEMPERATURE = 10.0
+MAX_TOP_K = 1_000_000
+MIN_PENALTY, MAX_PENALTY = 0.1, 10.0
 MIN_TEMPERATURE = 0.001  # below, float32 logits overflow; only 0 itself is greedy
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 NUMERICS = ("exact", "fast")
@@ -110,16 +113,17 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         self._check_types()
-        _within("temperature", self.temperature, 0.0, 10.0)
+        _within("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
         if 0 < self.temperature < MIN_TEMPERATURE:
             raise ConfigError(
-                f"temperature is {self.temperature!r}, but must be 0 (greedy) or from {MIN_TEMPERATURE} to 10."
+                f"temperature is {self.temperature!r}, but must be 0 (greedy) or from {MIN_TEMPERATURE} to "
+                f"{MAX_TEMPERATURE:g}."
             )
-        _within("top-k", self.top_k, 0, 1_000_000, whole=True)
+        _within("top-k", self.top_k, 0, MAX_TOP_K, whole=True)
         _within("top-p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
             raise ConfigError("top-p is 0, but must be above 0 and at most 1; 1 switches it off.")
-        _within("repetition penalty", self.repetition_penalty, 0.1, 10.0)
+        _within("repetition penalty", self.repetition_penalty, MIN_PENALTY, MAX_PENALTY)
         _within("maximum of new tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS, whole=True)
         _within("minimum of new tokens", self.min_new_tokens, 0, self.max_new_tokens, whole=True)
         if self.draft_len is not None and self.draft_len != "auto":

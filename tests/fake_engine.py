@@ -54,6 +54,8 @@ class FakeEngine:
     """
 
     words: Sequence[str | bytes | Piece] = tuple(STORY)
+    wrong: Sequence[str] = WRONG
+    num_tokens: int | None = None  # in place of the maximum that was asked for
     agree: float = 0.72
     base_s: float = 0.0
     spec_s: float = 0.0
@@ -85,10 +87,12 @@ class FakeEngine:
             config, seed=seed, target=config.target or "fake-target", drafts=config.drafts or ("fake-draft",)
         )
         self.configs.append(config)
+        if self.num_tokens is not None:
+            config = dataclasses.replace(config, max_new_tokens=self.num_tokens)
         return FakeRun(self, config, cancelled)
 
     def vocabulary(self) -> list[Piece]:
-        words = [*self.words, *WRONG]
+        words = [*self.words, *self.wrong]
         unique: dict[Piece, None] = {}
         for word in words:
             unique[_piece(word)] = None
@@ -111,7 +115,7 @@ class FakeRun:
         self.vocabulary = self.engine.vocabulary()
         index = {piece: i for i, piece in enumerate(self.vocabulary)}
         self.script = [index[_piece(word)] for word in self.engine.words]
-        self.wrong = [index[_piece(word)] for word in WRONG]
+        self.wrong = [index[_piece(word)] for word in self.engine.wrong]
         self.random = random.Random(f"{self.config.seed} {self.config.prompt}")
         self.trace = Trace(config=self.config.to_json(), versions={"specviz": "test"})
         self.tokens: dict[Lane, int] = {"speculative": 0, "baseline": 0}

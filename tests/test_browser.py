@@ -81,13 +81,13 @@ COUNT_UPDATES = """() => {
 
 
 def test_case_57_a_fast_engine_is_shown_whole_with_bounded_updates(visit):
-    engine = FakeEngine(base_s=0.002, spec_s=0.004)
+    engine = FakeEngine(base_s=0.002, spec_s=0.004, num_tokens=2000)
     with serving(engine) as served:
         guest = visit(served).open()
         guest.page.evaluate(COUNT_UPDATES)
-        guest.page.get_by_label("number input for New tokens, at most").fill("1024")
+        guest.page.get_by_label("number input for Draft length γ").fill("5")
         guest.run(Prompt="fast").finish()
-        assert guest.ask("v.run.steps.baseline.length") == 1024
+        assert guest.ask("v.run.steps.baseline.length") == 2000
         updates = guest.page.evaluate("window.svBytes")
         span = (updates[-1][0] - updates[0][0]) / 1000
         assert span > 2
@@ -267,17 +267,19 @@ def copied(guest, lane="baseline"):
 
 def test_case_44_spaces_and_newlines_have_width_and_marks_and_are_copied_as_themselves(visit):
     words = ["    ", "x", "\n\n", "\t"]
-    with serving(FakeEngine(words=words, agree=0.6)) as served:
+    wrong = [" ", "\n", "  ", "\t\t", "\n\n\n"]
+    with serving(FakeEngine(words=words, wrong=wrong, agree=0.6)) as served:
         guest = visit(served).open().run(Prompt="x").finish()
         guest.ask("v.transport.toEnd()")
         guest.page.get_by_label("spaces", exact=True).check()
         chips = guest.page.evaluate(
             "[...document.querySelectorAll('.sv-lane.speculative .g:not([hidden]) > .c')].map((c) => "
-            "[c.textContent, c.getBoundingClientRect().width, c.querySelectorAll('.m').length])"
+            "[c.textContent, c.getBoundingClientRect().width, c.querySelectorAll('.m').length, c.classList[1]])"
         )
         blank = [chip for chip in chips if chip[0].strip() == ""]
         assert len(blank) > 10
-        assert all(width > 4 and marks for _, width, marks in blank)
+        assert all(width > 4 and marks for _, width, marks, _ in blank)
+        assert {"accepted", "rejected", "corrected"} <= {kind for *_, kind in blank}
         text = copied(guest)
         assert text.startswith("    x\n\n\t    x\n\n\t")
         assert set(text) == {" ", "x", "\n", "\t"}
@@ -307,7 +309,7 @@ def test_case_50_right_to_left_and_broken_characters_stay_in_token_order(visit):
         whole = "a" + shalom + " e\u0301\u202eabc🔥 z"
         assert copied(guest).startswith(whole)
         boxes = guest.page.evaluate(
-            "[...document.querySelectorAll('.sv-lane.speculative .g:not([hidden]) > .c')].slice(0, 7)"
+            "[...document.querySelectorAll('.sv-lane.speculative .g:not([hidden]) > .c')].slice(0, 8)"
             ".map((c) => { const b = c.getBoundingClientRect(); return [b.top, b.left]; })"
         )
         assert boxes == sorted(boxes)

@@ -15,7 +15,6 @@ class Run {
     this.theory = null;
     this.pieces = new Map();
     this.started = {};
-    this.finished = {};
     this.steps = { speculative: [], baseline: [] };
     this.course = []; // all steps in the order they were decoded
   }
@@ -47,8 +46,7 @@ class Run {
     for (const [id, piece] of Object.entries(delta.pieces)) this.pieces.set(Number(id), piece);
     for (const event of delta.events) {
       if (event.kind === "started") this.started[event.lane] = event;
-      else if (event.kind === "finished") this.finished[event.lane] = event;
-      else this.addStep(event);
+      else if (event.kind === "step") this.addStep(event);
     }
   }
 
@@ -92,7 +90,7 @@ class Run {
   }
 
   get greedy() {
-    return (this.start?.config?.temperature ?? 0) === 0;
+    return this.start?.config?.temperature === 0;
   }
 
   get naive() {

@@ -125,8 +125,8 @@ class View {
     this.alert.textContent = sentence;
   }
 
-  showLink(query) {
-    this.tools.showLink(query);
+  showLink(query, cut) {
+    this.tools.showLink(query, cut);
   }
 
   /** A run that was refused before it began leaves what was shown. */
@@ -158,7 +158,9 @@ class View {
     if (this.filling) return;
     this.filling = true;
     try {
-      for (const delta of await answered(this.ask.missing(gap))) {
+      const missed = await answered(this.ask.missing(gap));
+      if (missed === null && gap.run === this.run.id && this.run.live) this.lost("The server no longer knows this run, perhaps because it was started anew");
+      for (const delta of missed ?? []) {
         if (delta.run === this.run.id) this.take(this.run.accept(delta));
       }
     } catch {
@@ -175,9 +177,9 @@ class View {
     this.fill({ run: this.run.id, from: this.run.next, to: this.run.next + 400 });
   }
 
-  lost() {
+  lost(why = "The server no longer answers") {
     this.run.phase = "error";
-    this.run.note = "The server no longer answers, so this run ends here; what has come stays. Run starts another once it is back.";
+    this.run.note = `${why}, so this run ends here; what has come stays. Run starts another once it is back.`;
     this.complain(this.run.note);
     this.settle();
   }
@@ -270,7 +272,8 @@ class View {
 
   key(event) {
     if (event.target.closest("input:not([type=range]), textarea, select, dialog, [contenteditable]")) return;
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const typed = "[]?".includes(event.key) && (event.altKey || event.getModifierState("AltGraph")); // so on many keyboards
+    if (event.metaKey || ((event.ctrlKey || event.altKey) && !typed)) return;
     const { transport } = this;
     const onButton = event.target.closest("button");
     const actions = {
@@ -285,7 +288,7 @@ class View {
       Escape: () => this.numbers.close() || (this.pinned ? this.pin(this.pinned) : false),
       "?": () => this.tools.help.showModal(),
     };
-    const action = actions[event.key];
+    const action = actions[event.key === "X" ? "x" : event.key];
     if (action && action() !== false) event.preventDefault();
   }
 
@@ -346,7 +349,7 @@ function runFacts(run) {
   const config = run.start?.config;
   if (!started || !config) return "";
   const shape = config.tree ? `tree ${config.tree}` : `γ ${config.draft_len ?? NA}`;
-  const facts = [`temperature ${config.temperature}`, shape, `seed ${started.seed}`];
+  const facts = [`temperature ${config.temperature ?? NA}`, shape, `seed ${started.seed}`];
   return `${facts.join(", ")}, ${started.dtype} on ${started.device}`;
 }
 

@@ -235,10 +235,15 @@ def _cached(repo: str) -> Path | None:
     return folder if whole else None
 
 
+def has_gpu() -> bool:
+    """Whether models go to a GPU where no device is named."""
+    return torch.cuda.is_available()
+
+
 def default_target() -> str:
     """The 7B model where there is a GPU and the model can be had, else the embedded one."""
     place = getattr(catalog.find(catalog.LARGE), "place", "")
-    if not torch.cuda.is_available():
+    if not has_gpu():
         return catalog.EMBEDDED
     try:
         if _cached(place) is None:

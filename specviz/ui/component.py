@@ -15,7 +15,6 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.ui.keep import MAX_CHARS
 from specviz.view.figures import figures
 from specviz.view.numbers import definitions
 from specviz.view.payload import FIELDS, as_text
@@ -41,7 +40,9 @@ def plotly_script() -> Path:
     return Path(plotly.__file__).resolve().parent / "package_data" / "plotly.min.js"
 
 
-def race_view(first: dict[str, Any] | None, answers: Sequence[Callable[[Any], Any]]) -> gr.HTML:
+def race_view(
+    first: dict[str, Any] | None, answers: Sequence[Callable[[Any], Any]], *, max_file_chars: int
+) -> gr.HTML:
     """The view of one run. Its value is one numbered delta as JSON text; see `specviz.view.payload`.
 
     `first` is shown on opening. `answers` are what the page may ask outside the queue, by function name.
@@ -53,7 +54,7 @@ def race_view(first: dict[str, Any] | None, answers: Sequence[Callable[[Any], An
         "numbers": definitions(),
         "figures": figures(),
         "plotly": plotly.as_posix(),
-        "max_file_chars": MAX_CHARS,
+        "max_file_chars": max_file_chars,
     }
     return gr.HTML(
         value=None if first is None else as_text(first),

@@ -14,7 +14,7 @@ import gradio as gr
 from specviz.config import DTYPES, MAX_DRAFT_LEN, NUMERICS
 from specviz.ui.component import ASSETS
 from specviz.ui.offer import Offer
-from specviz.ui.settings import DEFAULTS, MOST_NEW_TOKENS, NAMES
+from specviz.ui.settings import DEFAULTS, ITSELF, MOST_NEW_TOKENS, NAMES
 
 KEPT = ("target", "target_name", "draft", "draft_name", "draft_len", "auto", "dtype", "numerics", "baseline")
 """Settings that a preset which does not name them leaves as they are."""
@@ -42,7 +42,12 @@ def presets(offer: Offer) -> list[dict[str, Any]]:
     """Names, groups and settings from `assets/presets.json`, less those whose draft is not offered here."""
     found: list[dict[str, Any]] = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
     drafts = [name for _, name in offer.drafts]
-    return [item for item in found if item["settings"].get("draft", offer.draft) in drafts]
+    kept = [item for item in found if item["settings"].get("draft", offer.draft) in drafts]
+    if offer.on_gpu:  # bfloat16 has near-ties there, which a block may decide otherwise than single passes
+        for item in kept:
+            if item["settings"].get("draft") == ITSELF:
+                item["settings"]["dtype"] = "float32"
+    return kept
 
 
 def opening(offer: Offer) -> dict[str, Any]:
@@ -119,7 +124,7 @@ def _more(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
     controls.add("raw", gr.Checkbox(first["raw"], label="Raw text, no chat template"))
     controls.add("baseline", gr.Checkbox(first["baseline"], label="Run the baseline beside it"))
     controls.add("dtype", gr.Radio(list(DTYPES), value=first["dtype"], label="Number format of the weights"))
-    exact = "exact: a block of tokens gives the bits of single ones; fast: a little quicker, equal to rounding"
+    exact = "exact: on a CPU, a block of tokens gives the bits of single ones; fast: quicker, equal to rounding"
     controls.add("numerics", gr.Radio(list(NUMERICS), value=first["numerics"], label="Numerics", info=exact))
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.config import RunConfig
-from specviz.errors import ModelError, SpecvizError
+from specviz.errors import ConfigError, ModelError, SpecvizError
 from specviz.trace import Trace
 from specviz.ui.journal import Journal, Record
-from specviz.ui.settings import NAMES, to_config
+from specviz.ui.settings import MOST_NEW_TOKENS, NAMES, to_config
 from specviz.ui.worker import BUG, decode
 from specviz.view.payload import Feed
 from specviz.view.replay import start_of
@@ -84,7 +84,7 @@ class Runs:
         """The page was closed."""
         self.journal.stop_session(request.session_hash or "")
 
-    def missing(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+    def missing(self, request: dict[str, Any]) -> list[dict[str, Any]] | None:
         """Deltas that a page did not get; see `Journal.missing`."""
         return self.journal.missing(request)
 
@@ -138,7 +138,10 @@ class Runs:
         yield from self._batches(self._allowed(RunConfig.from_json(settings)), record, None)
 
     def _allowed(self, config: RunConfig) -> RunConfig:
-        """The same config. Raises ModelError where a visitor may not name one of its models."""
+        """The same config. Raises where a visitor may not name one of its models, or asks for too much."""
+        if self._names is not None and config.max_new_tokens > MOST_NEW_TOKENS:
+            most = f"at most {MOST_NEW_TOKENS:,} are decoded here"
+            raise ConfigError(f"The maximum of new tokens is {config.max_new_tokens:,}, but {most}.")
         for name in (config.target, *config.drafts):
             if self._names is not None and name not in self._names:
                 known = ", ".join(sorted(filter(None, self._names)))

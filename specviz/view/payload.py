@@ -181,8 +181,6 @@ def _final(final: FinalDraw) -> dict[str, Any]:
 def _judgement(index: int, node: Node, sites: Sequence[Site]) -> dict[str, Any]:
     """The trials of a drafted node; the last one decided."""
     found: dict[str, Any] = {"node": index, "parent": node.parent, "q": rounded(node.q_draft)}
-    if len(node.proposers) > 1 or any(node.proposers):
-        found["by"] = list(node.proposers)
     for position, site in enumerate(sites):
         for trial in site.trials:
             if trial.node == index:
@@ -193,7 +191,6 @@ def _judgement(index: int, node: Node, sites: Sequence[Site]) -> dict[str, Any]:
                     own=rounded(node.q_draft),
                     u=rounded(trial.u),
                     rank=trial.rank,
-                    overlap=rounded(trial.overlap),
                     a=rounded(_chance(site, trial)),
                     site=position,
                 )
@@ -243,6 +240,7 @@ def _started(event: RunStarted) -> dict[str, Any]:
         "device": event.device,
         "bit_exact": event.bit_exact,
         "prefill_s": rounded(event.prefill_s),
+        "plain_pass_s": rounded(dict(event.pass_times).get(1)),
         "num_prompt_tokens": len(event.prompt_ids),
     }
 

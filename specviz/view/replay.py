@@ -24,7 +24,7 @@ def start_of(config: dict[str, Any], source: Source, title: str = "") -> dict[st
         "title": title,
         "config": {
             "prompt": prompt[:MAX_PROMPT_SHOWN] + ("…" if len(prompt) > MAX_PROMPT_SHOWN else ""),
-            "temperature": _number(config.get("temperature"), 0.0),
+            "temperature": _number(config.get("temperature"), None),
             "draft_len": length if length == "auto" else _number(length, None),
             "tree": str(config.get("tree") or "")[:40],
             "rule": "naive" if config.get("rule") == "naive" else "standard",
@@ -48,5 +48,5 @@ def recorded_delta(trace: Trace, run: str, source: Source, title: str = "") -> d
         phase="done",
         start=start_of(trace.config, source, title or trace.versions.get("machine", "")),
     )
-    note = closing_note(feed.tally)
+    note = closing_note(feed.tally, live=source == "live")
     return {**delta, "note": note, "end": ending(feed.tally), "theory": theory_curve(feed.tally)}

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from specviz.config import MAX_DRAFT_LEN
 from specviz.errors import SpecvizError
 from specviz.metrics import Summary, Tally, summarize
 from specviz.metrics.summary import FirstDifference, draft_target_ratio, verify_ratio
 from specviz.theory import measured_verify_ratio, speedup_curve, speedup_factor
 from specviz.trace import RunStarted
 
-CURVE_LIMIT = 16
 # Logits: how far apart the two best tokens may be for rounding to swap them. Measured on the embedded target
 # without exact numerics, 120 positions of 5 prompts, blocks of 8 against single tokens: the gap moved by up to
 # 0.375 in bfloat16, 0.0625 in float16 and 3.4e-5 in float32. Best logits reach 44 there, where neighbours in
@@ -49,7 +49,10 @@ def verdict(summary: Summary, tally: Tally) -> dict[str, str]:
     if not summary.baseline_tokens or not summary.tokens:
         missing = "No token with the draft yet" if summary.baseline_tokens else "No baseline"
         return {"kind": "unknown", "text": f"{missing} to compare with."}
-    if tally.config.get("temperature") != 0:
+    temperature = tally.config.get("temperature")
+    if not isinstance(temperature, int | float):
+        return {"kind": "unknown", "text": "The trace names no temperature, so equal texts may not be promised."}
+    if temperature != 0:
         text = "Texts may differ above temperature 0: both lanes draw from the same distribution, by chance."
         return {"kind": "law", "text": text}
     difference = summary.first_difference
@@ -77,11 +80,13 @@ def _difference(difference: FirstDifference, started: RunStarted | None) -> dict
     return {"kind": "tie", "text": f"{where}{apart}: a numerical tie. {why}"}
 
 
-def closing_note(tally: Tally) -> str:
-    """Why the lane with the draft ended, as a sentence."""
+def closing_note(tally: Tally, *, live: bool = True) -> str:
+    """Why the lane with the draft ended, as a sentence; who watches a recording has not stopped it."""
     finished = tally.speculative.finished or tally.baseline.finished
     if finished is None:
         return "The recording ends here."
+    if finished.reason == "cancelled" and not live:
+        return "Stopped before its end."
     return finished.message or REASONS[finished.reason]
 
 
@@ -97,7 +102,7 @@ def theory_curve(tally: Tally) -> dict[str, Any] | None:
         return None
     try:
         verify = _verify_ratios(tally)
-        curve = speedup_curve(alpha, CURVE_LIMIT, cost_ratio, verify)
+        curve = speedup_curve(alpha, MAX_DRAFT_LEN, cost_ratio, verify)
         length = _length_in_use(tally)
         now = [length, round(speedup_factor(alpha, length, cost_ratio, verify), 4)]
     except SpecvizError:  # a trace from elsewhere may hold pass times that make no sense
