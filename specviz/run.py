@@ -162,7 +162,8 @@ def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progr
     if counts := counts_of(name):
         table = NgramTable.open(counts.file)
         table.check_tokens(target.tokenizer, target.vocab_size, target.name)
-        return make_tree(counts.draft, table)
+        head = load_head(counts.head, counts.head.name, target) if counts.head else None
+        return make_tree(counts.draft, table, head)
     # A draft need not be exact to be verified; but the target as its own draft must give its own bits.
     numerics = config.numerics if name == config.target else "fast"
     draft = _load(name, config, numerics, progress)

@@ -220,11 +220,10 @@ def _try(tree: TokenTree, node: int, p_row: Tensor, generator: torch.Generator) 
         token_id, row = tree.token_ids[proposal.node], proposal.row
         u, p_token, q_token = uniform(generator), float(cur[token_id]), float(row[token_id])
         accepted = u * q_token < p_token
-        overlap = float(torch.minimum(cur, row).sum())
-        throws.append(Throw(proposal, p_token, q_token, u, overlap, accepted))
+        throws.append(Throw(proposal, p_token, q_token, u, _overlap(cur, row, token_id), accepted))
         if accepted:
             return Decision(node, tuple(throws), cur, mass), proposal.node
-        cur, mass = residual(cur, row)
+        cur, mass = _without(cur, token_id, p_token) if q_token == 1 else residual(cur, row)
     return Decision(node, tuple(throws), cur, mass), None
 
 
@@ -234,12 +233,28 @@ def _look_up(tree: TokenTree, node: int, p_row: Tensor, generator: torch.Generat
     throws: list[Throw] = []
     for proposal in tree.proposals_under(node):
         token_id, row = tree.token_ids[proposal.node], proposal.row
-        overlap = float(torch.minimum(p_row, row).sum())
-        accepted = token_id == drawn.token_id
-        throws.append(Throw(proposal, float(p_row[token_id]), float(row[token_id]), drawn.u, overlap, accepted))
+        p_token, q_token, accepted = float(p_row[token_id]), float(row[token_id]), token_id == drawn.token_id
+        throws.append(Throw(proposal, p_token, q_token, drawn.u, _overlap(p_row, row, token_id), accepted))
         if accepted:
             return Decision(node, tuple(throws), p_row, 1.0, drawn), proposal.node
     return Decision(node, tuple(throws), p_row, 1.0, drawn), None
+
+
+def _overlap(cur: Tensor, row: Tensor, token_id: int) -> float:
+    """Σ min(cur, row); a row that is one-hot at `token_id` needs no sweep over the vocabulary."""
+    if row[token_id] == 1:
+        return min(float(cur[token_id]), 1.0)
+    return float(torch.minimum(cur, row).sum())
+
+
+def _without(cur: Tensor, token_id: int, p_token: float) -> tuple[Tensor, float]:
+    """`residual` for a row that is one-hot at `token_id`, where `cur` has `p_token`."""
+    if p_token == 0:
+        return cur, 1.0
+    left = cur.clone()
+    left[token_id] = 0.0
+    mass = float(left.sum())
+    return (left / mass, mass) if mass > 0 else (cur, mass)
 
 
 def residual(cur: Tensor, row: Tensor) -> tuple[Tensor, float]:

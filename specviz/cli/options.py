@@ -99,8 +99,10 @@ def _add_models_of_run(parser: argparse.ArgumentParser) -> None:
     names = "a catalog name (see: models), Hub id, folder or .gguf file"
     _setting(group, "--target", f"the model whose text you get: {names}", metavar="T")
     _setting(
-        group, "--draft", f"who proposes tokens: {names}, lookup (copies from the text so far), or none; given "
-        "again, several drafts share one token tree", metavar="D", dest="drafts", action="append",
+        group, "--draft", f"who proposes tokens: {names}, lookup (copies from the text so far), "
+        "mix:FOLDER (counts of your own, see: distill --kind ngram), or none; "
+        "given again, several drafts share one token tree",
+        metavar="D", dest="drafts", action="append",
     )  # fmt: skip
     _setting(
         group, "--draft-len", f"draft length γ: tokens drafted per pass, 1 to {MAX_DRAFT_LEN}, or auto "
