@@ -16,6 +16,7 @@ from torch import Tensor
 from specviz.config import DEFAULT_DRAFT_LEN, MAX_TREE_NODES, RunConfig
 from specviz.drafts import DraftSource, Observation, ReadsPrompt
 from specviz.drafts.length import AutoLength, FixedLength, LengthPolicy
+from specviz.drafts.merge import MergedDraft
 from specviz.drafts.shape import affordable_nodes
 from specviz.errors import ContextError, NumericsError
 from specviz.models import LoadedModel
@@ -244,7 +245,7 @@ class _Lane:
         depth, plan = self._depth(), self.config.tree_plan
         if self.source is None or plan is None:
             return min(self.policy.next_len(), depth) if self.source else 0
-        num_trees = len(self.source.names) if plan.widths else 1
+        num_trees = len(self.source.sources) if plan.widths and isinstance(self.source, MergedDraft) else 1
         chosen = plan.most_nodes(depth)
         return min(MAX_TREE_NODES, chosen * num_trees if chosen is not None else self.most_nodes) if depth else 0
 

@@ -147,13 +147,13 @@ def test_the_embedded_target_has_the_parameters_that_the_catalog_says(target):
     assert target.num_params == catalog.find(catalog.EMBEDDED).params
 
 
-def tiny_draft(target):
+def tiny_draft(target, shape=None):
     ready, reason = catalog.is_ready(catalog.find("tiny"))
     if not ready:
         pytest.skip(reason)
     draft = models.load("tiny", dtype="bfloat16", device="cpu", numerics="fast")
     check_same_tokens(target, draft)
-    return ModelDraft(draft)
+    return ModelDraft(draft, shape)
 
 
 def counted_draft(target, kind):

@@ -41,6 +41,9 @@ def folders(tmp_path_factory):
         model.model.save_pretrained(place / name)
         tokenizer.save_pretrained(place / name)
     named = {name: str(place / name) for name in tokenizers}
+    (place / "head").mkdir()
+    (place / "head" / "config.json").write_text('{"kind": "pruned"}')
+    named["head"] = str(place / "head")
     for name in ("target", "foreign"):
         counts = counted([spoken_chat(target, prompt) for prompt in ((104,), P9)], VOCAB)
         counts = dataclasses.replace(counts, stamp=tokenizer_stamp(tokenizers[name]))
@@ -254,6 +257,36 @@ def test_five_drafts_are_refused_and_four_share_a_tree(folders):
 def test_a_draft_of_other_ids_among_several_is_refused(folders):
     with pytest.raises(ModelError, match="token id 256"):
         prepared(folders, "draft", "foreign", tree="2,1")
+
+
+@pytest.mark.parametrize(
+    ("drafts", "tree", "says"),
+    [
+        (("lookup",), "3,2,1,1", r"lookup can only draft a chain; leave the tree out"),
+        (("lookup", "head"), "auto", r"lookup and .*head can only draft a chain"),
+        (("target counts",), "3,2,1,1", r"spreads its tree by itself; give auto or auto:N"),
+        (("lookup", "target mix"), "2", r"mix:.* spreads its tree by itself"),
+    ],
+)
+def test_a_tree_that_no_draft_can_grow_is_refused_before_anything_is_loaded(folders, drafts, tree, says):
+    loading._REGISTRY.clear()
+    with pytest.raises(ConfigError, match=rf"The tree {tree} .*{says}.*such as tiny\.$"):
+        prepared(folders, *drafts, tree=tree)
+    assert not loading._REGISTRY
+
+
+def test_counts_spread_their_own_tree_within_the_budget_of_auto(folders):
+    trace = run(folders, "target mix", tree="auto:5", max_new_tokens=40)
+    assert trace.token_ids("speculative") == trace.token_ids("baseline")
+    assert 1 < max(step.num_drafted for step in trace.steps("speculative")) <= 5
+
+
+def test_a_draft_with_several_proposers_is_one_tree_in_the_budget_of_a_profile(folders):
+    """`mix` is one draft of several guessers: beside a profile of 3 nodes they share 6."""
+    made = prepared(folders, "draft", "target mix", tree="1,1,1", max_new_tokens=40)
+    assert len(made._source.names) > 2
+    list(made.events())
+    assert {step.draft_len for step in made.trace.steps("speculative")} <= {2, 4, 6, 0}
 
 
 @pytest.mark.parametrize("sick", ["target", "draft"])

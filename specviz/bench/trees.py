@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from specviz.bench.bench import Bench, Goal, Row
+from specviz.bench.engine import SHORT_CONTEXT, filled, num_passes, pass_job
 from specviz.bench.rounds import Spread, in_turn, ratios
 from specviz.metrics import Summary, summarize
 
 PROFILE = "3,2,1,1"
+TREE_ROWS = (8, 16, 32)
 FIXED = ("plain", "chain of 1", "chain of 2", "chain of 4", "tree 2,1", f"tree {PROFILE}")
 TREE_OVER_CHAIN = Goal(1.2, at_most=False)
 STANDARD_OVER_NAIVE = Goal(1.2, at_most=False)
@@ -34,7 +36,8 @@ def settings_of(draft: str) -> dict[str, dict[str, Any]]:
 
 
 def trees(bench: Bench) -> Iterator[Row]:
-    """Tokens per pass and seconds per token of each, in turn, a round a prompt; then what is claimed of them."""
+    """What branching costs a pass, then each setting's tokens per pass and seconds per token, a round a prompt."""
+    yield from pass_costs(bench)
     settings = settings_of(bench.drafts[0])
     for chosen in settings.values():
         bench.decode(bench.chosen_prompts[0], baseline=False, max_new_tokens=8, **chosen)  # loading, first calls
@@ -48,6 +51,19 @@ def trees(bench: Bench) -> Iterator[Row]:
                 "trees", f"{name}, {where}: time per token", "ms", Spread.of([1e3 * s for s in _seconds(made)])
             )
         yield from _claims(runs, where, drawn=temperature > 0)
+
+
+def pass_costs(bench: Bench) -> Iterator[Row]:
+    """A target pass over a tree against one over a chain of as many rows, in turn: what branching itself costs."""
+    runner = filled(bench.load(bench.target), SHORT_CONTEXT)
+    for rows in TREE_ROWS:
+        parents = [(row - 1) // 2 if row else -1 for row in range(rows)]  # two children under every row
+        jobs = {"chain": pass_job(runner, rows), "tree": pass_job(runner, rows, parents)}
+        times = in_turn(jobs, num_passes(bench), num_warm_up=2)
+        for kind, seconds in times.items():
+            yield Row("trees", f"pass over a {kind} of {rows} rows", "ms", Spread.of([1e3 * s for s in seconds]))
+        cost = Spread.of(ratios(times["tree"], times["chain"]))
+        yield Row("trees", f"pass over a tree ÷ over a chain of {rows} rows", "×", cost)
 
 
 def _job(bench: Bench, settings: Mapping[str, Any], temperature: float) -> Callable[[int], Summary]:
