@@ -12,7 +12,8 @@ from specviz.ui.recordings import Recording
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
 WIDE = {"width": 1280, "height": 900}
-PHONE = {"width": 360, "height": 740}
+LAPTOP = {"width": 1366, "height": 768}
+PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,11 @@ def test_a_pass_is_drawn_with_a_column_per_depth_and_every_node_says_who_and_wha
     assert tried
     assert all("p_target" in title and "q_draft" in title and "draw" in title for title in tried)
     assert guest.page.locator(".sv-treecanvas path.kept").count() == step["numAccepted"] + 1
+    marks = {"accepted": "✓", "rejected": "✗", "untested": "·", "corrected": "→", "bonus": "+"}
+    assert [node["tag"] for node in found] == [marks[chip["kind"]] for chip in step["chips"]]
+    own = found[-1]["title"]
+    assert own.startswith("the target's own")
+    assert ("residual mass" in own) == (step["chips"][-1].get("mass", 1) < 1)
     closed(guest)
 
 
@@ -91,6 +97,58 @@ def test_arrow_keys_walk_the_tree_and_tell_each_nodes_story_while_the_race_stays
     assert guest.ask("v.transport.time") == time
     assert guest.page.locator(".sv-node.chosen").count() == 1
     closed(guest)
+
+
+def test_on_a_laptop_a_tree_of_64_nodes_is_legible_and_needs_no_sideways_scrolling(browser, served, tmp_path):
+    target = tiny()
+    trace = play(target, tree_draft(noisy(target, 0.01), "4,2,2,1,1,1"), tree="4,2,2,1,1", temperature=1.0)
+    largest = max(len(step.nodes) for step in trace.steps("speculative"))
+    assert 56 <= largest <= 64
+    trace.pieces = {i: Piece(f" word{i}".encode()) for i in trace.pieces}
+    path = tmp_path / "tree.json"
+    path.write_text(trace.to_json(), encoding="utf-8")
+    guest = opened(browser, served, path, LAPTOP)
+    widths = guest.page.evaluate(
+        "() => [document.documentElement.scrollWidth - innerWidth, "
+        "...[...document.querySelectorAll('.sv-treescroll')].map((box) => box.scrollWidth - box.clientWidth)]"
+    )
+    assert max(widths) <= 0
+    sizes = guest.page.eval_on_selector_all(
+        ".sv-node .c", "(all) => all.map((n) => parseFloat(getComputedStyle(n).fontSize))"
+    )
+    assert len(sizes) >= 56
+    assert min(sizes) >= 11
+    closed(guest)
+
+
+def test_the_controls_ask_for_a_tree_of_several_drafts_and_the_page_says_which_rule_is_on(browser, served):
+    guest = Visit(browser, served.url).open()
+    page = guest.page
+    page.get_by_text("Token tree and several drafts").click()
+    page.get_by_label("lookup", exact=True).check()
+    page.locator("#tree textarea, #tree input").fill("3,2,1")
+    page.get_by_label("naive, a teaching rule").check()
+    guest.run(Prompt="a tree").finish()
+    config = served.engine.configs[-1]
+    assert (config.drafts, config.tree, config.rule) == (("lookup",), "3,2,1", "naive")
+    assert "tree 3,2,1, naive rule, for teaching" in page.inner_text(".sv-runfacts")
+    page.click("#share")
+    page.wait_for_selector("dialog[open]")
+    link = page.input_value(".sv-address")
+    other = Visit(browser, served.url).open(link[link.index("?") :])
+    other.page.wait_for_function("document.querySelector('#prompt textarea').value === 'a tree'")
+    other.page.get_by_text("Token tree and several drafts").click()
+    assert other.page.locator("#tree textarea, #tree input").input_value() == "3,2,1"
+    assert other.page.get_by_label("lookup", exact=True).is_checked()
+    assert other.page.get_by_label("naive, a teaching rule").is_checked()
+    other.page.locator("#tree textarea, #tree input").fill("3,,1")
+    num_runs = len(served.engine.configs)
+    other.page.click("#run")
+    other.page.wait_for_selector(".sv-alert:not([hidden])")
+    assert "children per level such as 3,2,1,1" in other.page.inner_text(".sv-alert:not([hidden])")
+    assert len(served.engine.configs) == num_runs
+    for visitor in (guest, other):
+        closed(visitor)
 
 
 def test_on_a_phone_the_tree_scrolls_and_the_page_does_not(browser, served, file):

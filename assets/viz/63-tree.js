@@ -1,9 +1,11 @@
 // ---- A pass as a tree: one column per depth, who proposed what, in which order it was tried. ----
 
 const LETTERS = ["A", "B", "C", "D"];
-const COLUMN = 118;
+const NARROWEST = 118; // of a column; where there is room they are wider, so that words are not cut
+const WIDEST = 176;
+const GAP = 18;
+const MARGIN = 22;
 const ROW = 28;
-const WIDTH = 100;
 
 /** Whether a pass is more than one chain of one draft. */
 function branches(step) {
@@ -40,17 +42,18 @@ class TreeView {
     Object.assign(this, { run, step });
     this.places = layOut(step);
     const size = { depth: Math.max(...this.places.map((place) => place.depth)), rows: 1 + Math.max(...this.places.map((place) => place.row)) };
-    this.canvas.style.width = `${(size.depth + 1) * COLUMN - (COLUMN - WIDTH) - 40}px`;
+    const column = Math.min(WIDEST, Math.max(NARROWEST, Math.floor((this.scroll.clientWidth - MARGIN) / size.depth)));
+    this.canvas.style.width = `${size.depth * column + MARGIN - GAP}px`;
     this.canvas.style.height = `${size.rows * ROW}px`;
     this.canvas.setAttribute("role", "group");
     this.canvas.setAttribute("aria-label", `Pass ${step.i + 1} as a tree, ${plural(step.drafted.length, "node")}; arrow keys walk it`);
     const orders = trialOrders(step);
-    this.buttons = this.places.map((place) => treeNode(run, step, place, orders.get(place.chip.node)));
+    this.buttons = this.places.map((place) => treeNode(run, step, place, column, orders.get(place.chip.node)));
     for (const node of this.buttons) {
       node.addEventListener("click", () => this.pick(node));
       node.addEventListener("focus", () => this.pick(node));
     }
-    this.canvas.replaceChildren(edges(this.places), el("span", { class: "sv-treeroot", title: "the text so far" }), ...this.buttons);
+    this.canvas.replaceChildren(edges(this.places, column), el("span", { class: "sv-treeroot", title: "the text so far" }), ...this.buttons);
     this.head.replaceChildren(...treeHead(run, step));
   }
 
@@ -116,7 +119,7 @@ function trialOrders(step) {
   return orders;
 }
 
-function treeNode(run, step, place, orders) {
+function treeNode(run, step, place, column, orders) {
   const { chip } = place;
   const own = chip.node === undefined;
   const by = own ? [] : chip.by ?? [0];
@@ -128,9 +131,9 @@ function treeNode(run, step, place, orders) {
     orders ? el("sup", { text: orders.join(","), "aria-hidden": "true" }) : null
   );
   node.setAttribute("aria-label", `${textOf(run, chip).trim() || "blank"}: ${FATES[chip.kind]}. ${nodeFacts(run, chip, by, orders)}`);
-  node.style.left = `${(place.depth - 1) * COLUMN + 22}px`;
+  node.style.left = `${(place.depth - 1) * column + MARGIN}px`;
   node.style.top = `${place.row * ROW}px`;
-  node.style.width = `${WIDTH}px`;
+  node.style.width = `${column - GAP}px`;
   node.svIndex = place.index;
   return node;
 }
@@ -152,13 +155,13 @@ function nodeFacts(run, chip, by, orders) {
   return facts.join(", ");
 }
 
-function edges(places) {
+function edges(places, column) {
   const space = "http://www.w3.org/2000/svg";
   const svg = document.createElementNS(space, "svg");
   svg.setAttribute("aria-hidden", "true");
   for (const place of places) {
-    const [x, y] = place.parent ? [(place.parent.depth - 1) * COLUMN + 22 + WIDTH, place.parent.row * ROW + ROW / 2] : [9, ROW / 2];
-    const end = [(place.depth - 1) * COLUMN + 22, place.row * ROW + ROW / 2];
+    const [x, y] = place.parent ? [place.parent.depth * column + MARGIN - GAP, place.parent.row * ROW + ROW / 2] : [9, ROW / 2];
+    const end = [(place.depth - 1) * column + MARGIN, place.row * ROW + ROW / 2];
     const path = document.createElementNS(space, "path");
     path.setAttribute("d", `M${x} ${y}C${x + 12} ${y} ${end[0] - 12} ${end[1]} ${end[0]} ${end[1]}`);
     path.setAttribute("class", place.chip.kind === "rejected" || place.chip.kind === "untested" ? place.chip.kind : "kept");

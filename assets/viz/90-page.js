@@ -349,7 +349,8 @@ function runFacts(run) {
   const config = run.start?.config;
   if (!started || !config) return "";
   const shape = config.tree ? `tree ${config.tree}` : `γ ${config.draft_len ?? NA}`;
-  const facts = [`temperature ${config.temperature ?? NA}`, shape, `seed ${started.seed}`];
+  const rule = config.rule === "naive" ? "naive rule, for teaching" : "standard rule";
+  const facts = [`temperature ${config.temperature ?? NA}`, shape, rule, `seed ${started.seed}`];
   return `${facts.join(", ")}, ${started.dtype} on ${started.device}`;
 }
 
