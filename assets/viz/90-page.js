@@ -44,6 +44,10 @@ class View {
     this.transport.label.before(this.toggles());
     this.root.tabIndex = -1;
     this.root.addEventListener("keydown", (event) => this.key(event));
+    this.root.addEventListener("sv-pick", (event) => {
+      this.pinned = this.nodeOf(event.detail)?.svToken ?? null;
+      this.showDetail();
+    });
     for (const lane of Object.values(this.lanes)) this.listen(lane.stream, lane);
     document.addEventListener("copy", (event) => this.copy(event));
     document.addEventListener("keydown", (event) => {
@@ -344,7 +348,9 @@ function runFacts(run) {
   const started = run.started.speculative ?? run.started.baseline;
   const config = run.start?.config;
   if (!started || !config) return "";
-  const facts = [`temperature ${config.temperature ?? NA}`, `γ ${config.draft_len ?? NA}`, `seed ${started.seed}`];
+  const shape = config.tree ? `tree ${config.tree}` : `γ ${config.draft_len ?? NA}`;
+  const rule = config.rule === "naive" ? "naive rule, for teaching" : "standard rule";
+  const facts = [`temperature ${config.temperature ?? NA}`, shape, rule, `seed ${started.seed}`];
   return `${facts.join(", ")}, ${started.dtype} on ${started.device}`;
 }
 
