@@ -27,6 +27,8 @@ from specviz.drafts.merge import MergedDraft
 from specviz.drafts.mix import make_tree
 from specviz.drafts.model import ModelDraft
 from specviz.drafts.ngram import NgramTable
+from specviz.drafts.shape import AutoShape, Chain, Costs, Profile, Shape
+from specviz.errors import ConfigError
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
 from specviz.models.source import counts_of, local_folder, require_known
@@ -125,11 +127,40 @@ def prepare(
     )
     for name in (target_name, *config.drafts):
         require_known(name)
+    _require_branching(config)
     target = _load(target_name, config, config.numerics, progress)
     prompt_ids = text.encode_prompt(target.tokenizer, config.prompt, raw=config.raw)
     check_prompt(prompt_ids, target)
     source = make_source(target, config, progress)
     return Run(config, target, source, prompt_ids, cancelled)
+
+
+def _require_branching(config: RunConfig) -> None:
+    """Refuse a tree that no draft can grow: copies and heads draft one chain, counts only a tree of their own.
+
+    Raises:
+        ConfigError: it names the draft and what to give instead.
+    """
+    names = [name for name in config.drafts if name != "none"]
+    plan = config.tree_plan
+    if plan is None or not names or any(_can_branch(name, by_profile=bool(plan.widths)) for name in names):
+        return
+    if spreading := [name for name in names if counts_of(name)]:
+        raise ConfigError(
+            f"The tree {config.tree} sets the children per level, but {spreading[0]} spreads its tree by itself; "
+            "give auto or auto:N, leave the tree out, or add a draft with a model of its own, such as tiny."
+        )
+    raise ConfigError(
+        f"The tree {config.tree} needs a draft that can branch, but {' and '.join(names)} can only draft a chain; "
+        "leave the tree out, or add a draft with a model of its own, such as tiny."
+    )
+
+
+def _can_branch(name: str, *, by_profile: bool) -> bool:
+    if counts_of(name):
+        return not by_profile
+    folder = local_folder(name)
+    return name != "lookup" and not (folder and is_head(folder))
 
 
 def make_source(target: LoadedModel, config: RunConfig, progress: Progress | None = None) -> DraftSource | None:
@@ -148,11 +179,16 @@ def make_source(target: LoadedModel, config: RunConfig, progress: Progress | Non
 def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> DraftSource:
     if name == "lookup":
         return PromptLookup()
+    num_layers = catalog.num_skip_layers(name)
+    if num_layers is not None:
+        draft = _measured(models.first_layers(target, num_layers, name), progress)
+        return ModelDraft(draft, _shape(target, draft, config))
     folder = local_folder(name)
     if folder and is_head(folder):
         return load_head(folder, name, target)
     if name == catalog.BLANK:
-        return ModelDraft(_measured(models.load_blank(target), progress))
+        draft = _measured(models.load_blank(target), progress)
+        return ModelDraft(draft, _shape(target, draft, config))
     if counts := counts_of(name):
         table = NgramTable.open(counts.file)
         table.check_tokens(target.tokenizer, target.vocab_size, target.name)
@@ -162,7 +198,16 @@ def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progr
     numerics = config.numerics if name == config.target else "fast"
     draft = _load(name, config, numerics, progress)
     models.check_same_tokens(target, draft)
-    return ModelDraft(draft)
+    return ModelDraft(draft, _shape(target, draft, config))
+
+
+def _shape(target: LoadedModel, draft: LoadedModel, config: RunConfig) -> Shape:
+    plan = config.tree_plan
+    if plan is None:
+        return Chain()
+    if plan.widths:
+        return Profile(plan.widths)
+    return AutoShape(Costs(sorted(target.pass_times.items()), sorted(draft.pass_times.items())))
 
 
 def _load(name: str, config: RunConfig, numerics: str, progress: Progress | None) -> LoadedModel:

@@ -13,6 +13,7 @@ from specviz.bench.drafts import gains
 from specviz.bench.engine import against_transformers, bookkeeping, numerics, outside_share, pass_times
 from specviz.bench.report import SECTIONS, TITLES
 from specviz.bench.rounds import Spread, in_turn, ratios
+from specviz.bench.trees import TREE_ROWS, settings_of, trees
 
 
 class Small(Bench):
@@ -71,6 +72,22 @@ def test_each_draft_is_measured_at_both_temperatures():
     assert len(rows) == 2 * 2 * 3
     assert rows["two, temperature 1: tokens per target pass τ"].spread.median > 1
     assert rows["one, temperature 0: speedup"].spread.num == 6
+
+
+def test_trees_are_measured_against_the_chain_the_naive_rule_and_the_best_fixed_choice():
+    engine = FakeEngine()
+    small = Small(prepare=engine.prepare, load=lambda _name, **_: toys.tiny(), quick=True, drafts=("one",))
+    rows = {row.name: row for row in trees(small)}
+    assert len(rows) == 3 * len(TREE_ROWS) + 2 * (2 * len(settings_of("one")) + 3)
+    assert rows["pass over a tree ÷ over a chain of 16 rows"].unit == "×"
+    assert rows["tree auto, temperature 1: time per token"].unit == "ms"
+    assert {row.name for row in rows.values() if row.goal} == {
+        f"tree over chain, temperature {t}: tokens per pass" for t in (0, 1)
+    } | {"standard over naive rule, temperature 1: tokens per pass"} | {
+        f"auto over the best fixed choice, temperature {t}: speed" for t in (0, 1)
+    }
+    assert {config.rule for config in engine.configs} == {"standard", "naive"}
+    assert max(len(config.drafts) for config in engine.configs) == 3
 
 
 def test_numerics_and_pass_times_run_on_any_model():

@@ -46,7 +46,7 @@ class Lane {
   }
 
   add(run, step) {
-    const group = el("span", { class: "g" });
+    const group = el("span", { class: branches(step) ? "g tree" : "g" });
     group.hidden = true;
     step.chips.forEach((chip, index) => {
       const node = chipNode(run, chip);
@@ -91,6 +91,19 @@ class Lane {
   /** To the newest token, unless the visitor has scrolled away from it to read. */
   follow() {
     if (this.following) this.stream.scrollTop = this.stream.scrollHeight;
+  }
+
+  /** Tell of a token that is clicked, and of one that the mouse is over, or null. */
+  listen(onClick, onPoint) {
+    this.stream.addEventListener("click", (event) => {
+      const token = this.tokenAt(event.target);
+      if (token) onClick(token);
+    });
+    this.stream.addEventListener("pointerover", (event) => {
+      const token = this.tokenAt(event.target);
+      if (token && event.pointerType === "mouse") onPoint(token);
+    });
+    this.stream.addEventListener("pointerleave", () => onPoint(null));
   }
 
   tokenAt(node) {

@@ -129,6 +129,15 @@ class Tools {
     if (file) await this.openFile(file);
   }
 
+  /** A file may also be dropped on the race. */
+  takeDropped(root) {
+    root.addEventListener("dragover", (event) => event.preventDefault());
+    root.addEventListener("drop", (event) => {
+      event.preventDefault();
+      if (event.dataTransfer.files[0]) this.openFile(event.dataTransfer.files[0]);
+    });
+  }
+
   async openFile(file) {
     this.view.complain("");
     if (file.size > this.maxFileChars) {

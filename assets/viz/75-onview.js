@@ -81,7 +81,9 @@ function runFacts(run) {
   const started = run.started.speculative ?? run.started.baseline;
   const config = run.start?.config;
   if (!started || !config) return "";
-  const facts = [`temperature ${config.temperature ?? NA}`, `γ ${config.draft_len ?? NA}`, `seed ${started.seed}`];
+  const shape = config.tree ? `tree ${config.tree}` : `γ ${config.draft_len ?? NA}`;
+  const rule = config.rule === "naive" ? "naive rule, for teaching" : "standard rule";
+  const facts = [`temperature ${config.temperature ?? NA}`, shape, rule, `seed ${started.seed}`];
   return `${facts.join(", ")}, ${started.dtype} on ${started.device}`;
 }
 

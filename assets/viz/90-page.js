@@ -48,33 +48,21 @@ class View {
     this.transport.label.before(toggles(this.root));
     this.drawNothing();
     this.root.tabIndex = -1;
-    for (const lane of Object.values(this.lanes)) this.listen(lane.stream, lane);
+    this.root.addEventListener("sv-pick", (event) => {
+      this.pinned = this.nodeOf(event.detail)?.svToken ?? null;
+      this.showDetail();
+    });
+    for (const lane of Object.values(this.lanes)) lane.listen((token) => this.pin(token), (token) => this.look(token));
     document.addEventListener("copy", (event) => this.copy(event));
     this.root.addEventListener("click", (event) => {
       if (!event.target.closest(".sv-card")) this.numbers.close();
     });
-    this.root.addEventListener("dragover", (event) => event.preventDefault());
-    this.root.addEventListener("drop", (event) => {
-      event.preventDefault();
-      if (event.dataTransfer.files[0]) this.tools.openFile(event.dataTransfer.files[0]);
-    });
+    this.tools.takeDropped(this.root);
     new ResizeObserver(() => this.transport.refresh()).observe(this.root);
     new MutationObserver(() => {
       this.transport.refresh();
       this.plots.draw();
     }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
-  }
-
-  listen(stream, lane) {
-    stream.addEventListener("click", (event) => {
-      const token = lane.tokenAt(event.target);
-      if (token) this.pin(token);
-    });
-    stream.addEventListener("pointerover", (event) => {
-      const token = lane.tokenAt(event.target);
-      if (token && event.pointerType === "mouse") this.look(token);
-    });
-    stream.addEventListener("pointerleave", () => this.look(null));
   }
 
   // -- runs --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 from specviz.bench import drafts, engine
 from specviz.bench.bench import Bench, Row
 from specviz.bench.machine import machine
+from specviz.bench.trees import trees
 from specviz.run import versions
 
 Section = Callable[[Bench], Iterator[Row]]
@@ -22,6 +23,7 @@ SECTIONS: dict[str, Section] = {
     "numerics": engine.numerics,
     "pass times": engine.pass_times,
     "drafts": drafts.gains,
+    "trees": trees,
 }
 TITLES = {
     "bookkeeping": "Step time outside draft and verify, full trace kept",
@@ -29,6 +31,7 @@ TITLES = {
     "numerics": "Exact against fast numerics, one target pass",
     "pass times": "One target pass by block size",
     "drafts": "Drafts against plain decoding, raced step by step",
+    "trees": "Chain, trees, several drafts and both rules, in turn",
 }
 _BUSY = 0.5
 

@@ -36,21 +36,21 @@ class MergedDraft:
     """2 or more sources that propose in the same step; the budget is shared out among them."""
 
     def __init__(self, sources: Sequence[DraftSource]) -> None:
-        self._sources = tuple(sources)
+        self.sources = tuple(sources)
         self.names = tuple(name for source in sources for name in source.names)
         self.wants_hidden = any(source.wants_hidden for source in sources)
         sizes = [len(source.names) for source in sources]
         self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
 
     def start(self, context_ids: list[int], sampler: Sampler, cancelled: Callable[[], bool]) -> None:
-        for source in self._sources:
+        for source in self.sources:
             source.start(context_ids, sampler, cancelled)
 
     def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
         # Each takes a share of what those before it left: that depends on earlier draws alone, as the rule asks,
         # and nothing sampled has to be dropped to fit.
         trees: list[TokenTree] = []
-        for num_waiting, source in zip(range(len(self._sources), 0, -1), self._sources, strict=True):
+        for num_waiting, source in zip(range(len(self.sources), 0, -1), self.sources, strict=True):
             share = -(-budget // num_waiting)
             trees.append(source.propose(context_ids, share, generator) if share else TokenTree())
             budget -= len(trees[-1])
@@ -58,10 +58,10 @@ class MergedDraft:
 
     def read_prompt(self, hidden: Tensor) -> None:
         """Hand the prompt's states on to those who want them."""
-        for source in self._sources:
+        for source in self.sources:
             if isinstance(source, ReadsPrompt):
                 source.read_prompt(hidden)
 
     def observe(self, seen: Observation) -> None:
-        for source in self._sources:
+        for source in self.sources:
             source.observe(seen)

@@ -11,10 +11,10 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.config import DTYPES, MAX_DRAFT_LEN, NUMERICS
+from specviz.config import DTYPES, MAX_DRAFT_LEN, MAX_DRAFTS, NUMERICS
 from specviz.ui.offer import Offer
 from specviz.ui.presets import preset_values, presets, textbook
-from specviz.ui.settings import DEFAULTS, MOST_NEW_TOKENS, NAMES
+from specviz.ui.settings import DEFAULTS, ITSELF, MOST_NEW_TOKENS, NAMES
 
 
 @dataclass
@@ -80,6 +80,8 @@ def _main(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
         _wire_length(controls.by_name["draft"], length, offer)
         why = "the length that pays most by this run's own clock; a seed then fixes the law, not the trace"
         controls.add("auto", gr.Checkbox(first["auto"], label="auto", info=why))
+    with gr.Accordion("Token tree and several drafts", open=False, elem_id="trees"):
+        _trees(controls, offer, first)
     temperature = gr.Slider(
         0, 2, value=first["temperature"], step=0.05, label="Temperature", info="0 is greedy: always the best token"
     )
@@ -88,6 +90,23 @@ def _main(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
     controls.add("max_new_tokens", most)
     seed = gr.Textbox(first["seed"] or "", label="Seed", placeholder="empty: a fresh one each run", max_lines=1)
     controls.add("seed", seed)
+
+
+def _trees(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
+    others = [name for _, name in offer.drafts if name not in ("", "none", ITSELF)]
+    group = gr.CheckboxGroup(
+        others, value=first["more_drafts"], label="More drafts", elem_id="more-drafts",
+        info=f"up to {MAX_DRAFTS - 1} beside the draft above; all guess into one tree",
+    )  # fmt: skip
+    controls.add("more_drafts", group)
+    tree = gr.Textbox(
+        first["tree"], label="Tree", max_lines=1, elem_id="tree", placeholder="empty: a chain of γ tokens",
+        info="children per level, as in 3,2,1,1; auto grows where it pays, auto:N up to N nodes",
+    )  # fmt: skip
+    controls.add("tree", tree)
+    rules = [("standard", "standard"), ("naive, a teaching rule", "naive")]
+    why = "naive: draw the target's token first, then look whether it was guessed; the same law, fewer accepted"
+    controls.add("rule", gr.Radio(rules, value=first["rule"], label="Rule", info=why, elem_id="rule"))
 
 
 def _more(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:

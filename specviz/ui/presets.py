@@ -16,8 +16,13 @@ from specviz.ui.component import ASSETS
 from specviz.ui.offer import Offer
 from specviz.ui.settings import DEFAULTS, NAMES
 
-KEPT = ("target", "target_name", "draft", "draft_name", "draft_len", "auto", "dtype", "numerics", "baseline")
+KEPT = (
+    "target", "target_name", "draft", "draft_name", "more_drafts", "draft_len", "auto", "tree", "rule", "dtype",
+    "numerics", "baseline",
+)  # fmt: skip
 """Settings that a preset which does not name them leaves as they are."""
+OF_A_DRAFT = ("draft_name", "more_drafts", "auto", "tree", "rule")
+"""Settings that a preset which names a draft sets back."""
 
 
 def presets(offer: Offer) -> list[dict[str, Any]]:
@@ -41,7 +46,7 @@ def textbook(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def preset_values(settings: dict[str, Any]) -> dict[str, Any]:
     """What a preset sets: what it names, and the default of every other setting that is not `KEPT`."""
-    more: dict[str, Any] = {f"{kind}_name": "" for kind in ("target", "draft") if kind in settings}
-    more |= {"auto": False} if "draft" in settings else {}
+    more = {name: DEFAULTS[name] for name in OF_A_DRAFT} if "draft" in settings else {}
+    more |= {"target_name": ""} if "target" in settings else {}
     full = {**{name: value for name, value in DEFAULTS.items() if name not in KEPT}, **more, **settings}
     return {name: "" if full[name] is None else full[name] for name in NAMES if name in full}

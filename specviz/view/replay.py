@@ -26,6 +26,8 @@ def start_of(config: dict[str, Any], source: Source, title: str = "") -> dict[st
             "prompt": prompt[:MAX_PROMPT_SHOWN] + ("…" if len(prompt) > MAX_PROMPT_SHOWN else ""),
             "temperature": _number(config.get("temperature"), None),
             "draft_len": length if length == "auto" else _number(length, None),
+            "tree": str(config.get("tree") or "")[:40],
+            "rule": "naive" if config.get("rule") == "naive" else "standard",
             "max_new_tokens": _number(config.get("max_new_tokens"), 0),
             "baseline": config.get("baseline") is not False,
         },
