@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -799,6 +800,21 @@ def test_case_60_the_space_builds_with_what_is_pinned():
     assert values["sdk"] == "gradio"
     assert Version(values["python_version"].strip('"')) >= Version("3.11")
     assert len(values["short_description"]) <= 60
+
+
+def test_case_60_the_commands_that_put_it_on_a_space_are_ones_that_the_hubs_program_takes():
+    lines = re.findall(r"^hf (.+)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [line.partition(" ")[0] for line in lines] == ["repos", "upload"]
+    program = [str(Path(sys.executable).parent / "hf")]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    for line in lines:
+        words = [*shlex.split(line), "--help"]  # wrong commands and options are refused before help is given
+        asked = subprocess.run([*program, *words], env=offline, timeout=60, capture_output=True, text=True)
+        assert asked.returncode == 0, asked.stderr
+        assert re.search(r"--(repo-)?type space( |$)", line)
+    assert re.search(r'upload \S+ \. --\S+ space( --exclude "[^"]*")*$', lines[1]), (
+        "one pattern for each --exclude"
+    )
 
 
 def test_case_60_what_is_installed_meets_the_requirements_and_a_spaces_torch_would_too():
