@@ -310,6 +310,38 @@ def test_a_preset_fills_the_controls_with_no_request(visit):
     assert len([url for url in guest.requests if "heartbeat" not in url]) == before
 
 
+def test_after_a_textbook_case_the_next_preset_has_the_models_back_that_were_chosen_before(browser):
+    drafts = tuple((name, name) for name in ("small", "tiny", "blank", "@target"))
+    offer = Offer((("big", "big"), ("smollm2-135m", "smollm2-135m")), drafts, "big", "small")
+    with serving(FakeEngine(), offer=offer) as page:
+        guest = Visit(browser, page.url).open()
+
+        def press(name):
+            guest.page.get_by_role("button", name=name, exact=True).click()
+
+        def chosen(target, draft):
+            guest.page.wait_for_function(
+                "(names) => names.every((name) => "
+                "[...document.querySelectorAll('input[type=radio]:checked')].some((box) => box.value === name))",
+                arg=[target, draft],
+            )
+
+        guest.page.get_by_text("More settings").click()
+        press("All accepted")
+        chosen("smollm2-135m", "@target")
+        press("None accepted")
+        chosen("smollm2-135m", "blank")
+        press("Code")
+        chosen("big", "small")
+        press("None accepted")
+        chosen("smollm2-135m", "blank")
+        guest.page.get_by_label("tiny", exact=True).first.check()
+        press("Code")
+        guest.page.wait_for_timeout(300)
+        chosen("smollm2-135m", "tiny")  # the visitor's own choice stays
+        guest.close()
+
+
 def test_waiting_in_the_queue_is_told(browser):
     engine = FakeEngine(endless=True, base_s=0.05, spec_s=0.05)
     with serving(engine) as page:

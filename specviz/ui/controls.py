@@ -13,7 +13,7 @@ import gradio as gr
 
 from specviz.config import DTYPES, MAX_DRAFT_LEN, MAX_DRAFTS, NUMERICS
 from specviz.ui.offer import Offer
-from specviz.ui.presets import preset_values, presets, textbook
+from specviz.ui.presets import KEPT, preset_values, presets, textbook
 from specviz.ui.settings import DEFAULTS, ITSELF, MOST_NEW_TOKENS, NAMES
 
 
@@ -65,7 +65,9 @@ def build(offer: Offer) -> Controls:
     controls.share = gr.Button("Link to these settings", size="sm", elem_id="share")
     in_order = [item for item in examples if not item.get("case")] + cases
     for button, item in zip(buttons, in_order, strict=True):
-        _wire_preset(button, controls, item["settings"])
+        _wire_preset(button, controls, preset_values(item["settings"]), is_case=item in cases)
+    kept = [controls.by_name[name].input for name in KEPT]
+    gr.on(kept, None, None, None, js="() => { window.svBefore = null; return []; }", api_visibility="private")
     return controls
 
 
@@ -138,10 +140,17 @@ def _wire_length(draft: gr.Radio, length: gr.Slider, offer: Offer) -> None:
     draft.input(None, [draft], [length], js=f"name => {best}", api_visibility="private")
 
 
-def _wire_preset(button: gr.Button, controls: Controls, settings: dict[str, Any]) -> None:
-    """A preset fills the controls in the browser, with no request."""
-    values = preset_values(settings)
-    button.click(
-        None, None, [controls.by_name[name] for name in values], js=f"() => {json.dumps(list(values.values()))}",
-        api_visibility="private",
-    )  # fmt: skip
+def _wire_preset(button: gr.Button, controls: Controls, values: dict[str, Any], *, is_case: bool) -> None:
+    """A preset fills the controls in the browser, with no request.
+
+    What a textbook case changes of the kept settings is set back by the next preset that is none, unless the
+    visitor has chosen something else meanwhile: else a story would be told with the draft that knows nothing.
+    """
+    kept, own = ([controls.by_name[name] for name in names] for names in (KEPT, values))
+    texts = json.dumps(list(values.values()))
+    if is_case:
+        js, outputs = f"(...kept) => {{ window.svBefore ??= kept; return {texts}; }}", own
+    else:
+        back = "const back = window.svBefore ?? kept; window.svBefore = null;"
+        js, outputs = f"(...kept) => {{ {back} return [...{texts}, ...back]; }}", [*own, *kept]
+    button.click(None, kept, outputs, js=js, api_visibility="private")
