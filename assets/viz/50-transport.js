@@ -139,10 +139,11 @@ class Transport {
     requestAnimationFrame(frame);
   }
 
-  /** What a run that is over does when it is opened. */
+  /** What a run that is over does when it is opened: play from its first pass, or stand at its end. */
   begin() {
-    if (reducedMotion.matches) this.toEnd();
-    else this.play();
+    if (reducedMotion.matches) return this.toEnd();
+    if (this.run) this.seek(this.passes[0]?.t ?? 0);
+    return this.play();
   }
 
   pause() {

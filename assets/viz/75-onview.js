@@ -18,14 +18,19 @@ class OnView {
   show(run) {
     const source = run.start?.source ?? "live";
     this.source.replaceChildren(...sourceLine(run, source));
-    this.promptBox.hidden = !run.start;
-    if (run.start && this.told !== run.id) {
-      this.told = run.id;
-      this.whose.textContent = source === "live" ? "Prompt" : `Prompt of the ${SOURCES[source]}`;
-      this.prompt.textContent = run.start.config.prompt || "none is named in the trace";
-      this.prompt.classList.toggle("none", !run.start.config.prompt);
-    }
+    this.tellPrompt(run, source);
     this.compare(run);
+  }
+
+  /** Until the run itself says it, the prompt that it was asked for with. */
+  tellPrompt(run, source) {
+    const prompt = run.start ? run.start.config.prompt : run.settings?.[this.labels.indexOf("Prompt")];
+    this.promptBox.hidden = prompt === undefined;
+    if (this.told === run && this.toldPrompt === prompt) return;
+    Object.assign(this, { told: run, toldPrompt: prompt });
+    this.whose.textContent = source === "live" ? "Prompt" : `Prompt of the ${SOURCES[source]}`;
+    this.prompt.textContent = prompt || "none is named in the trace";
+    this.prompt.classList.toggle("none", !prompt);
   }
 
   /** The controls have these values now. */
