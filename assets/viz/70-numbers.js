@@ -22,8 +22,8 @@ class Headline {
     if (ours && ours.tested) parts.push(`${percent(ours.acceptance_rate)} of tested tokens accepted`);
     if (ours) parts.push(`${fixed(ours.tokens_per_pass)} tokens per target pass`);
     if (slow) parts.push("guessing costs more than it saves");
-    const measured = "both lanes are measured while they run, in turn, on the same machine.";
-    this.small.textContent = parts.join(" · ") || (run.live ? `B${measured.slice(1)}` : run.note || `Press Run: ${measured}`);
+    const ahead = run.live ? "Both lanes are measured in turn, on the same machine." : run.note || "Press Run: both lanes are then measured in turn, on the same machine.";
+    this.small.textContent = parts.join(" · ") || ahead;
     this.verdict.className = `sv-verdict ${ended ? run.end.verdict?.kind ?? "" : ""}`;
     this.verdict.textContent = ended ? run.end.verdict?.text ?? "" : "";
   }
