@@ -117,6 +117,8 @@ def refused(capsys, code):
         (["bench", "--by-category", "--drafts", ","], "no draft"),
         (["distill", "--out", "new", "--minutes", "soon"], "--minutes"),
         (["distill", "--out", "new", "--kind", "huge"], "huge"),
+        (["distill", "--out", "new", "--kind", "ngram", "--after", "tiny"], "no meaning for --kind ngram"),
+        (["distill", "--out", "new", *["--after", "tiny"] * 4], "at most 3 can come earlier"),
         (["distill", "--kind", "tiny"], "--out"),
         (["models", "--yaml"], "--yaml"),
     ],

@@ -78,6 +78,7 @@ def distill(options: Options) -> int:
         target=getattr(options, "target", "") or default_target(),
         out=Path(options.out),
         kind=options.kind,
+        after=tuple(options.after),
         prompts=Path(options.prompts) if options.prompts else None,
         **given,
     )
