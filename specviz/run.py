@@ -28,6 +28,7 @@ from specviz.drafts.mix import make_tree
 from specviz.drafts.model import ModelDraft
 from specviz.drafts.ngram import NgramTable
 from specviz.drafts.shape import AutoShape, Chain, Costs, Profile, Shape
+from specviz.drafts.skip import SkipDraft
 from specviz.errors import ConfigError
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
@@ -182,7 +183,7 @@ def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progr
     num_layers = catalog.num_skip_layers(name)
     if num_layers is not None:
         draft = _measured(models.first_layers(target, num_layers, name), progress)
-        return ModelDraft(draft, _shape(target, draft, config))
+        return SkipDraft(draft, _shape(target, draft, config))
     folder = local_folder(name)
     if folder and is_head(folder):
         return load_head(folder, name, target)
