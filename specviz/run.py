@@ -144,7 +144,7 @@ def _require_branching(config: RunConfig) -> None:
     """
     names = [name for name in config.drafts if name != "none"]
     plan = config.tree_plan
-    if plan is None or not names or any(_can_branch(name, by_profile=bool(plan.widths)) for name in names):
+    if plan is None or not names or any(can_branch(name, by_profile=bool(plan.widths)) for name in names):
         return
     if spreading := [name for name in names if counts_of(name)]:
         raise ConfigError(
@@ -157,7 +157,8 @@ def _require_branching(config: RunConfig) -> None:
     )
 
 
-def _can_branch(name: str, *, by_profile: bool) -> bool:
+def can_branch(name: str, *, by_profile: bool) -> bool:
+    """Whether a draft of that name grows trees: of a given profile, or at all."""
     if counts_of(name):
         return not by_profile
     folder = local_folder(name)

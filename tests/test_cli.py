@@ -115,6 +115,7 @@ def refused(capsys, code):
         (["bench", "--out", "/nowhere/bench.json"], "--out"),
         (["bench", "--by-category", "--limit-per-category", "0", "--drafts", "lookup"], "--limit-per-category 0"),
         (["bench", "--by-category", "--drafts", ","], "no draft"),
+        (["bench", "--trees", "--drafts", "lookup"], "None of lookup grows trees"),
         (["distill", "--out", "new", "--minutes", "soon"], "--minutes"),
         (["distill", "--out", "new", "--kind", "huge"], "huge"),
         (["distill", "--out", "new", "--kind", "ngram", "--after", "tiny"], "no meaning for --kind ngram"),

@@ -170,10 +170,14 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="fewer and shorter runs, under two minutes")
-    add("--out", metavar="FILE", help="keep the results as JSON; with --by-category a folder (assets/results)")
+    add("--out", metavar="FILE", help="keep the results as JSON; with --by-category or --trees a folder "
+        "(assets/results)")  # fmt: skip
+    add("--trees", action="store_true", help="chains, trees, several drafts and both rules in turn, at "
+        "temperatures 0 and 1; at most six minutes")  # fmt: skip
     add("--by-category", action="store_true", help="race drafts over the bundled prompts, at temperatures "
         "0 and 1; some 15 minutes a draft; killed and started again, it goes on")  # fmt: skip
-    add("--drafts", metavar="A,B", type=_names, default=argparse.SUPPRESS, help="with --by-category: which drafts")
+    add("--drafts", metavar="A,B", type=_names, default=argparse.SUPPRESS, help="with --by-category: which "
+        "drafts; with --trees: the first of them that grows trees")  # fmt: skip
     add("--limit-per-category", metavar="N", type=int, help="with --by-category: only the first N prompts of each")
 
 
