@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import huggingface_hub
 from safetensors import safe_open
 
 from specviz.config import DEFAULT_DRAFT_LEN
+from specviz.models import hub
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 BUNDLED_DRAFTS = ASSETS / "drafts"
@@ -54,6 +54,13 @@ class Entry:
     params: int | None = None
     drafts: tuple[str, ...] = ()
     needs_hub: bool = False
+
+    @property
+    def hub_id(self) -> str:
+        """Under which the Hub has it; "" where it comes from nowhere but here."""
+        if EMBEDDED in (self.name, self.place):
+            return EMBEDDED_HUB
+        return self.place if self.needs_hub else ""
 
 
 def _counted(name: str, label: str, draft_len: int, head: str = "") -> Entry:
@@ -142,12 +149,13 @@ def num_skip_layers(name: str) -> int | None:
 
 def is_ready(entry: Entry) -> tuple[bool, str]:
     """(can be used without a download, the reason where it cannot)."""
-    if entry.needs_hub:
-        cached = isinstance(huggingface_hub.try_to_load_from_cache(entry.place, "config.json"), str)
-        return cached, "" if cached else "comes from the Hugging Face Hub at the first run"
-    if EMBEDDED in (entry.name, entry.place):
-        found = importlib.util.find_spec(EMBEDDED_WHEEL) is not None
-        return found, "" if found else f"comes from the Hub at the first run; without one: {EMBEDDED_INSTALL}"
+    is_embedded = entry.hub_id == EMBEDDED_HUB
+    if is_embedded and importlib.util.find_spec(EMBEDDED_WHEEL) is not None:
+        return True, ""
+    if entry.hub_id:
+        without = f"; without it: {EMBEDDED_INSTALL}" if is_embedded else ""
+        here = hub.cached(entry.hub_id) is not None
+        return here, "" if here else f"comes from the Hugging Face Hub at the first run{without}"
     if entry.place and not (BUNDLED_DRAFTS / entry.place / entry.file).is_file():
         command = f"python -m specviz distill {entry.recipe or f'--kind {entry.place}'}"
         return False, f"no {entry.file} in assets/drafts/{entry.place}; run: {command}"
