@@ -28,6 +28,7 @@ from specviz.drafts.mix import make_tree
 from specviz.drafts.model import ModelDraft
 from specviz.drafts.ngram import NgramTable
 from specviz.drafts.shape import AutoShape, Chain, Costs, Profile, Shape
+from specviz.drafts.skip import SkipDraft
 from specviz.errors import ConfigError
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
@@ -143,7 +144,7 @@ def _require_branching(config: RunConfig) -> None:
     """
     names = [name for name in config.drafts if name != "none"]
     plan = config.tree_plan
-    if plan is None or not names or any(_can_branch(name, by_profile=bool(plan.widths)) for name in names):
+    if plan is None or not names or any(can_branch(name, by_profile=bool(plan.widths)) for name in names):
         return
     if spreading := [name for name in names if counts_of(name)]:
         raise ConfigError(
@@ -156,7 +157,8 @@ def _require_branching(config: RunConfig) -> None:
     )
 
 
-def _can_branch(name: str, *, by_profile: bool) -> bool:
+def can_branch(name: str, *, by_profile: bool) -> bool:
+    """Whether a draft of that name grows trees: of a given profile, or at all."""
     if counts_of(name):
         return not by_profile
     folder = local_folder(name)
@@ -182,7 +184,7 @@ def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progr
     num_layers = catalog.num_skip_layers(name)
     if num_layers is not None:
         draft = _measured(models.first_layers(target, num_layers, name), progress)
-        return ModelDraft(draft, _shape(target, draft, config))
+        return SkipDraft(draft, _shape(target, draft, config))
     folder = local_folder(name)
     if folder and is_head(folder):
         return load_head(folder, name, target)

@@ -120,6 +120,21 @@ def test_a_draft_whose_weights_are_not_bundled_is_passed_over_and_named_with_its
     assert "'tiny'" in sentence(refused)
 
 
+def test_the_companion_is_offered_where_its_files_are_and_else_says_how_it_is_made(tmp_path, monkeypatch):
+    from specviz.ui.offer import from_catalog
+
+    monkeypatch.setattr(catalog, "BUNDLED_DRAFTS", tmp_path)
+    companion = catalog.find("companion")
+    ready, reason = catalog.is_ready(companion)
+    assert not ready
+    assert reason.endswith("python -m specviz distill --kind tiny --after tiny")
+    assert "companion" not in from_catalog().names
+    (tmp_path / "companion").mkdir()
+    (tmp_path / "companion" / "config.json").touch()
+    assert catalog.is_ready(companion) == (True, "")
+    assert "companion" in from_catalog().names
+
+
 @pytest.mark.parametrize("name", ["lookup", "none", "blank"])
 def test_a_draft_without_weights_cannot_be_loaded_as_a_model(name):
     with pytest.raises(ModelError, match=f"'{name}' is a draft without weights"):

@@ -23,6 +23,8 @@ def bench(options: Options) -> int:
     """Measure, print the table, keep the JSON."""
     if options.by_category:
         return _bench_by_category(options)
+    if options.trees:
+        return _bench_trees(options)
     out = OutputFile(options.out, "--out") if options.out is not None else None
     from specviz.bench import format_report, measure  # late: it imports torch
 
@@ -44,13 +46,35 @@ def _keep(report: dict[str, Any], out: OutputFile) -> int:
     return 0
 
 
-def _bench_by_category(options: Options) -> int:
-    """Race the drafts over the bundled prompts; the results are kept after every prompt."""
-    from specviz.bench import Bench, format_categories, measure_categories
+def _chosen(options: Options) -> tuple[Any, Path]:
+    """(the bench with the drafts that were named, the folder of its results)."""
+    from specviz.bench import Bench
     from specviz.models import catalog
 
-    bench = Bench(**{name: getattr(options, name) for name in ("drafts",) if hasattr(options, name)})
+    named = {name: getattr(options, name) for name in ("drafts",) if hasattr(options, name)}
     folder = Path(options.out) if options.out is not None else catalog.ASSETS / "results"
+    return Bench(quick=options.quick, **named), folder
+
+
+def _bench_trees(options: Options) -> int:
+    """Chains against trees; the results are kept after every prompt."""
+    from specviz.bench import format_trees, measure_trees
+
+    bench, folder = _chosen(options)
+    status = Status(sys.stderr)
+    try:
+        report = measure_trees(bench, folder, say=status.show)
+    finally:
+        status.clear()
+    print(format_trees(report), end="")
+    return 0
+
+
+def _bench_by_category(options: Options) -> int:
+    """Race the drafts over the bundled prompts; the results are kept after every prompt."""
+    from specviz.bench import format_categories, measure_categories
+
+    bench, folder = _chosen(options)
     status = Status(sys.stderr)
     try:
         report = measure_categories(bench, folder, limit_per_category=options.limit_per_category, say=status.show)
@@ -78,6 +102,7 @@ def distill(options: Options) -> int:
         target=getattr(options, "target", "") or default_target(),
         out=Path(options.out),
         kind=options.kind,
+        after=tuple(options.after),
         prompts=Path(options.prompts) if options.prompts else None,
         **given,
     )

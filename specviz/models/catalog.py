@@ -38,6 +38,7 @@ class Entry:
 
     `place` is a Hub id, a bundled folder or another entry's name; "" where the name says it all. `file` is what
     must lie in a bundled folder. `head` is a bundled head that goes with counts, where it lies here too.
+    `recipe` are the options of `distill` that make a bundled folder; empty for its own kind.
     `draft_len` is the draft length of a run that names none. `params` is None for a bundled folder, whose weights
     say it, and for what has none of its own.
     """
@@ -48,6 +49,7 @@ class Entry:
     place: str = ""
     file: str = "config.json"
     head: str = ""
+    recipe: str = ""
     draft_len: int = DEFAULT_DRAFT_LEN
     params: int | None = None
     drafts: tuple[str, ...] = ()
@@ -100,6 +102,13 @@ DRAFTS = (
     _counted("recycle", "recycle: what the target expected here before", 8),
     _counted("ngram", "ngram: counts of the target's answers", 8),
     Entry(name="tiny", kind="draft", label="tiny: distilled, 1/20 of the target", place="tiny"),
+    Entry(
+        name="companion",
+        kind="draft",
+        label="companion: learnt what tiny misses, to share a tree with it",
+        place="companion",
+        recipe="--kind tiny --after tiny",
+    ),
     Entry(name="pruned", kind="draft", label="pruned: one layer between the target's embeddings", place="pruned"),
     Entry(name="feature", kind="draft", label="feature: reads the target's hidden state", place="feature"),
     Entry(name="lookup", kind="draft", label="lookup: copy what followed the same words"),
@@ -148,7 +157,7 @@ def is_ready(entry: Entry) -> tuple[bool, str]:
         here = hub.cached(entry.hub_id) is not None
         return here, "" if here else f"comes from the Hugging Face Hub at the first run{without}"
     if entry.place and not (BUNDLED_DRAFTS / entry.place / entry.file).is_file():
-        command = f"python -m specviz distill --kind {entry.place}"
+        command = f"python -m specviz distill {entry.recipe or f'--kind {entry.place}'}"
         return False, f"no {entry.file} in assets/drafts/{entry.place}; run: {command}"
     return True, ""
 
