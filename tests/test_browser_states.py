@@ -141,7 +141,7 @@ def test_a_run_stopped_in_the_prompt_pass_says_so(browser):
         visit.until("v.run.started.speculative")
         visit.page.click("#stop")
         visit.finish()
-        assert visit.page.inner_text(".sv-small") == "Stopped before the first token."
+        assert visit.page.inner_text(".sv-small") == "Stopped by you before the first token."
         assert visit.page.locator(".sv-end").first.inner_text() == "stopped before the first token"
         at_rest(visit)
         visit.close()

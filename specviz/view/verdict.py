@@ -100,7 +100,7 @@ def closing_note(tally: Tally, *, live: bool = True) -> str:
     if finished is None:
         return "The recording ends here."
     if finished.reason == "cancelled" and not any(lane.counts.passes for lane in tally.lanes.values()):
-        return "Stopped before the first token."
+        return f"Stopped {'by you ' if live else ''}before the first token."
     if finished.reason == "cancelled" and not live:
         return "Stopped before its end."
     return finished.message or REASONS[finished.reason]
