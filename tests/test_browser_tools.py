@@ -295,7 +295,7 @@ def test_choosing_a_draft_chooses_its_length_but_a_link_keeps_its_own(browser):
             guest.page.wait_for_function(has, arg=length)
         guest.open("?draft=wide&draft_len=7&prompt=x")
         guest.page.wait_for_function(has, arg="7")
-        assert guest.page.get_by_label("wide", exact=True).is_checked()
+        guest.page.wait_for_function("document.querySelector('input[type=radio]:checked[value=wide]') !== null")
         guest.close()
 
 

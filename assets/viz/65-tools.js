@@ -19,7 +19,7 @@ function dialog(title, ...content) {
 class Alert {
   constructor() {
     this.text = el("p", { role: "alert" });
-    const close = el("button", { type: "button", class: "sv-save", title: "Close", "aria-label": "Close this message", onclick: () => this.say("") }, icon("close"));
+    const close = el("button", { type: "button", class: "sv-close", title: "Close", "aria-label": "Close this message", onclick: () => this.say("") }, icon("close"));
     this.root = el("div", { class: "sv-alert" }, this.text, close);
     this.say("");
   }
