@@ -20,6 +20,22 @@ MAX_STOP_STRINGS = 16
 MAX_SEED = 2**63 - 1
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 NUMERICS = ("exact", "fast")
+COPY_SOURCES = ("references", "prompt", "output")
+_LISTS = ("drafts", "stop", "references", "copy_sources")
+MAX_REFERENCES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievalSettings:
+    """How copies are made, for every draft that copies.
+
+    `min_match` is the fewest tokens that must agree, `copy_len` the most that a step copies (it never exceeds the
+    draft length), `sources` what may be copied from: references and corpus, the prompt, the own output.
+    """
+
+    min_match: int = 2
+    copy_len: DraftLen = "auto"
+    sources: tuple[str, ...] = COPY_SOURCES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +44,8 @@ class RunConfig:
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 switch the filter off. `draft_len` is the most
     tokens a step may draft, or "auto". `seed` None draws a fresh seed for the run. `target` and
-    `drafts` are names of the catalog, Hub ids or paths; what they mean is known to `models` alone.
+    `drafts` are names of the catalog, Hub ids or paths; what they mean is known to `models` alone. `references`
+    are paths of texts to copy from; `RetrievalSettings` tells about the settings of copying.
 
     Raises:
         ConfigError: a value out of range; the sentence names it and the legal range.
@@ -52,6 +69,10 @@ class RunConfig:
     dtype: str = "auto"
     device: str = "auto"
     numerics: str = "exact"
+    references: tuple[str, ...] = ()
+    min_match: int = 2
+    copy_len: DraftLen = "auto"
+    copy_sources: tuple[str, ...] = COPY_SOURCES
 
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0.0, 10.0)
@@ -69,6 +90,7 @@ class RunConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("numerics", self.numerics, NUMERICS)
         self._check_texts()
+        self._check_retrieval()
 
     def _check_texts(self) -> None:
         if len(self.prompt) > MAX_PROMPT_CHARS:
@@ -78,9 +100,25 @@ class RunConfig:
         if len(self.stop) > MAX_STOP_STRINGS or any(not stop for stop in self.stop):
             raise ConfigError(f"Give at most {MAX_STOP_STRINGS} stop strings, none of them empty.")
 
+    def _check_retrieval(self) -> None:
+        if len(self.references) > MAX_REFERENCES:
+            raise ConfigError(
+                f"{len(self.references)} references are given; at most {MAX_REFERENCES} are allowed."
+            )
+        _within("minimum match", self.min_match, 1, 64, whole=True)
+        if self.copy_len != "auto":
+            _within("copy length", self.copy_len, 1, MAX_DRAFT_LEN, whole=True, otherwise=' or "auto"')
+        for source in self.copy_sources:
+            _one_of("copy source", source, COPY_SOURCES)
+
+    @property
+    def retrieval(self) -> RetrievalSettings:
+        """The settings that copying sources need."""
+        return RetrievalSettings(min_match=self.min_match, copy_len=self.copy_len, sources=self.copy_sources)
+
     def to_json(self) -> dict[str, Any]:
         """All settings as plain JSON values, keyed by field name."""
-        return {**dataclasses.asdict(self), "drafts": list(self.drafts), "stop": list(self.stop)}
+        return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in _LISTS}}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RunConfig:
@@ -94,7 +132,7 @@ class RunConfig:
         if unknown:
             raise ConfigError(f"Unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}.")
         settings = dict(data)
-        settings.update({name: _strings(name, data[name]) for name in ("drafts", "stop") if name in data})
+        settings.update({name: _strings(name, data[name]) for name in _LISTS if name in data})
         for name in ("prompt", "target", "dtype", "device", "numerics"):
             if not isinstance(data.get(name, ""), str):
                 raise ConfigError(f"{name} must be a text.")

@@ -11,6 +11,8 @@ import platform
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -20,9 +22,9 @@ from specviz import models, text
 from specviz.config import RunConfig
 from specviz.decode import Surroundings, autoregress, check_prompt, race, speculate
 from specviz.drafts import DraftSource
-from specviz.drafts.lookup import PromptLookup
 from specviz.drafts.merge import MergedDraft
-from specviz.drafts.model import ModelDraft
+from specviz.drafts.naming import Makers, make_draft
+from specviz.drafts.retrieval.library import Library, build_library
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
 from specviz.runner import calibrate
@@ -41,11 +43,15 @@ class Run:
         source: DraftSource | None,
         prompt_ids: list[int],
         cancelled: Callable[[], bool],
+        library: Library | None = None,
     ) -> None:
         self.config = config
+        self.library = library
         self.target = target
         self.prompt_ids = prompt_ids
-        self.trace = Trace(config=config.to_json(), versions=_versions())
+        self.trace = Trace(config=_kept(config), versions=_versions())
+        if library is not None:
+            self.trace.references = library.references(with_text=False)
         self._source = source
         self._cancelled = cancelled
         self._read_piece = text.PieceReader(target.tokenizer) if target.tokenizer else _number_piece
@@ -86,10 +92,12 @@ def prepare(
     *,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    library: Library | None = None,
 ) -> Run:
     """Load what the settings name and encode the prompt.
 
-    `progress(sentence, fraction or None)` is told what takes long; `cancelled` is asked between passes.
+    `progress(sentence, fraction or None)` is told what takes long; `cancelled` is asked between passes. `library`
+    holds the references where a face keeps them ready; else they are read from the settings' paths.
 
     Raises:
         SpecvizError: whatever forbids the run, in one sentence.
@@ -98,37 +106,56 @@ def prepare(
     config = dataclasses.replace(
         config,
         target=target_name,
-        drafts=config.drafts or catalog.default_drafts(target_name),
+        drafts=config.drafts or _default_drafts(config, target_name, library),
         seed=secrets.randbelow(2**32) if config.seed is None else config.seed,
     )
     target = _load(target_name, config, config.numerics, progress)
     prompt_ids = text.encode_prompt(target.tokenizer, config.prompt, raw=config.raw)
     check_prompt(prompt_ids, target)
-    source = make_source(target, config, progress)
-    return Run(config, target, source, prompt_ids, cancelled)
+    if library is None and config.references:
+        library = build_library(config.references, target.tokenizer)
+    source = make_source(target, config, progress, library)
+    return Run(config, target, source, prompt_ids, cancelled, library)
 
 
-def make_source(target: LoadedModel, config: RunConfig, progress: Progress | None = None) -> DraftSource | None:
+def make_source(
+    target: LoadedModel, config: RunConfig, progress: Progress | None = None, library: Library | None = None
+) -> DraftSource | None:
     """The draft source that the settings name; several are merged into one tree; "none" is None.
 
     Raises:
         ModelError: a draft that cannot be had, or whose tokens are not the target's.
+        DocumentError: a corpus that cannot be used.
     """
-    names = [name for name in config.drafts if name != "none"]
-    sources = [_make_one(name, target, config, progress) for name in names]
+    makers = Makers(
+        tokenizer=target.tokenizer,
+        settings=config.retrieval,
+        references=library.texts if library else None,
+        load=lambda name: _load_draft(name, target, config, progress),
+    )
+    sources = [make_draft(name, makers) for name in config.drafts if name != "none"]
     if not sources:
         return None
     return sources[0] if len(sources) == 1 else MergedDraft(sources)
 
 
-def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> DraftSource:
-    if name == "lookup":
-        return PromptLookup()
+def _default_drafts(config: RunConfig, target: str, library: Library | None) -> tuple[str, ...]:
+    """Whoever brings references wants them used."""
+    return ("references",) if config.references or library else catalog.default_drafts(target)
+
+
+def _kept(config: RunConfig) -> dict[str, Any]:
+    """The settings as a trace keeps them: of a reference its name, not where it lies on this machine."""
+    names = tuple(Path(path).name for path in config.references)
+    return dataclasses.replace(config, references=names).to_json()
+
+
+def _load_draft(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> LoadedModel:
     # A draft need not be exact to be verified; but the target as its own draft must give its own bits.
     numerics = config.numerics if name == config.target else "fast"
     draft = _load(name, config, numerics, progress)
     models.check_same_tokens(target, draft)
-    return ModelDraft(draft)
+    return draft
 
 
 def _load(name: str, config: RunConfig, numerics: str, progress: Progress | None) -> LoadedModel:

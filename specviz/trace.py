@@ -71,10 +71,23 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a copied token stood: `offset` tokens into `source` (a file's name, "prompt" or "output").
+
+    The last `match_len` tokens of the text before the step stand before the copy there, too.
+    """
+
+    source: str
+    offset: int
+    match_len: int
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One drafted token of a step's tree. `parent` is an index into the step's nodes, or `ROOT`.
 
     `q_draft` is the first proposer's own probability of the token: at temperature 0 as at 1, and 1 for copies.
+    `origin` is where it was copied from, None where no proposer copied it.
     """
 
     token_id: int
@@ -83,6 +96,7 @@ class Node:
     verdict: Verdict
     proposers: tuple[int, ...]
     q_draft: float
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +197,18 @@ class Piece:
     special: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A text that could be copied from. `text` and `starts` (the character at which each token begins) are empty
+    unless the whole text is meant to be kept: what was copied stands in the nodes anyway.
+    """
+
+    name: str
+    num_tokens: int
+    text: str = ""
+    starts: tuple[int, ...] = ()
+
+
 @dataclass
 class Trace:
     """All events of a run in order, with its settings and the bytes of every id it uses."""
@@ -191,6 +217,7 @@ class Trace:
     events: list[Event] = field(default_factory=list)
     pieces: dict[int, Piece] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    references: list[Reference] = field(default_factory=list)
 
     def started(self, lane: Lane) -> RunStarted | None:
         return next((e for e in self.events if isinstance(e, RunStarted) and e.lane == lane), None)
@@ -224,6 +251,7 @@ class Trace:
                 "versions": self.versions,
                 "config": self.config,
                 "pieces": {str(i): [p.data.hex(), p.special] for i, p in sorted(self.pieces.items())},
+                "references": [dataclasses.asdict(reference) for reference in self.references],
                 "events": [event_to_json(event) for event in self.events],
             },
             separators=(",", ":"),
@@ -254,6 +282,7 @@ class Trace:
                 config=_parse(dict[str, Any], data["config"], "config"),
                 versions=_parse(dict[str, str], data["versions"], "versions"),
                 pieces={int(key): _parse_piece(value) for key, value in data["pieces"].items()},
+                references=[_parse(Reference, item, "reference") for item in data.get("references", [])],
                 events=[event_from_json(event) for event in data["events"]],
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -352,6 +381,9 @@ def _structure_fault(step: Step, num_proposers: int) -> str:
         if not ROOT <= node.parent < index or node.depth != parent_depth + 1:
             return "is not a tree"
     trials = [trial for site in step.sites for trial in site.trials]
+    origins = [node.origin for node in step.nodes if node.origin]
+    if any(origin.offset < 0 or origin.match_len < 1 for origin in origins):
+        return "copies from nowhere"
     places = [site.node for site in step.sites] + [trial.node for trial in trials]
     if any(not ROOT <= place < len(step.nodes) for place in places):
         return "names a node it has not"

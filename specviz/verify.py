@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from specviz.sampling import draw, uniform
+from specviz.trace import Origin
 
 ROOT = -1
 
@@ -22,13 +23,15 @@ ROOT = -1
 class Proposal:
     """One trial to be made: `node` was drawn from `row` (shape (vocab,)) by source number `proposer`.
 
-    `shown` is the draft's own opinion where the row is one-hot (greedy drafting): for the eye, never the rule.
+    `shown` is the draft's own opinion where the row is one-hot (greedy drafting), `origin` where a copied token
+    comes from: for the eye, never the rule.
     """
 
     node: int
     row: Tensor
     proposer: int = 0
     shown: Tensor | None = None
+    origin: Origin | None = None
 
 
 @dataclass
@@ -43,14 +46,22 @@ class TokenTree:
     parents: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
 
-    def add(self, token_id: int, parent: int, row: Tensor, proposer: int = 0, shown: Tensor | None = None) -> int:
+    def add(
+        self,
+        token_id: int,
+        parent: int,
+        row: Tensor,
+        proposer: int = 0,
+        shown: Tensor | None = None,
+        origin: Origin | None = None,
+    ) -> int:
         """Add one proposal and return its node: a new one, or the sibling that holds the same token."""
         node = self.child(parent, token_id)
         if node is None:
             node = len(self.token_ids)
             self.token_ids.append(token_id)
             self.parents.append(parent)
-        self.proposals.append(Proposal(node, row, proposer, shown))
+        self.proposals.append(Proposal(node, row, proposer, shown, origin))
         return node
 
     def child(self, parent: int, token_id: int) -> int | None:

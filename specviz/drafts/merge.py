@@ -25,8 +25,9 @@ def merge_trees(trees: Sequence[TokenTree], proposer_offsets: Sequence[int]) -> 
         for proposal in tree.proposals:
             parent = places[tree.parents[proposal.node]]
             token_id = tree.token_ids[proposal.node]
+            proposer = offset + proposal.proposer
             places[proposal.node] = merged.add(
-                token_id, parent, proposal.row, offset + proposal.proposer, proposal.shown
+                token_id, parent, proposal.row, proposer, proposal.shown, proposal.origin
             )
     return merged
 

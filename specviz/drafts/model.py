@@ -66,6 +66,7 @@ class ModelDraft:
         pairs = zip(self._chain[:-1], seen.emitted, strict=False)
         num_right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         self._runner.keep(range(num_right))
+        self._chain = []  # the next pass may come without a draft of ours
 
     def _read(self, token_ids: list[int]) -> Tensor:
         """Commit text that is not in the cache yet; logits behind its last token, of shape (1, vocab)."""

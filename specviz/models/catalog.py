@@ -66,6 +66,7 @@ TARGETS = (
 DRAFTS = (
     Entry(name="tiny", kind="draft", label="tiny: distilled, 1/20 of the target", place="tiny"),
     Entry(name="lookup", kind="draft", label="lookup: copy what followed the same words"),
+    Entry(name="references", kind="draft", label="references: copy from texts that you bring"),
     Entry(
         name="smollm2-135m-draft",
         kind="draft",

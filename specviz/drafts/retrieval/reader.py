@@ -1,0 +1,184 @@
+"""Files that people bring, as plain text: txt, markdown, HTML, PDF, source code.
+
+Owns: `Document`, reading and refusing. Must not know tokens or indexes. What cannot be read gives one sentence
+naming the file, so that the others still can be.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path, PurePath
+
+import pypdf
+
+from specviz.errors import DocumentError
+
+MAX_BYTES = 5 * 2**20  # in all
+MAX_PDF_PAGES = 1000
+_HTML = (".html", ".htm", ".xhtml")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+_UNSEEN = {"script", "style", "template", "head", "noscript", "svg"}
+_INLINE = {
+    "a",
+    "abbr",
+    "b",
+    "bdi",
+    "cite",
+    "code",
+    "del",
+    "em",
+    "i",
+    "ins",
+    "kbd",
+    "mark",
+    "q",
+    "s",
+    "small",
+    "span",
+}
+_INLINE |= {"strong", "sub", "sup", "time", "u", "var", "wbr", "img", "input", "label", "font", "tt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with the name that people know it by."""
+
+    name: str
+    text: str
+
+
+def read_documents(paths: Sequence[str | Path], max_bytes: int = MAX_BYTES) -> tuple[list[Document], list[str]]:
+    """(what could be read, a sentence for each file that could not). Equal names are numbered."""
+    documents: list[Document] = []
+    complaints: list[str] = []
+    left = max_bytes
+    for path in map(Path, paths):
+        try:
+            data = _load(path, left, max_bytes)
+            text = to_text(path.name, data)
+        except DocumentError as error:
+            complaints.append(str(error))
+            continue
+        left -= len(data)
+        documents.append(Document(_new_name(path.name, documents), text))
+    return documents, complaints
+
+
+def to_text(name: str, data: bytes) -> str:
+    """The text of one file.
+
+    Raises:
+        DocumentError: empty, binary, not UTF-8, or a PDF that is encrypted, damaged or without text.
+    """
+    if not data:
+        raise DocumentError(f"{name} is empty (0 bytes); it was left out.")
+    if data.startswith(b"%PDF"):
+        text = _pdf_text(name, data)
+    else:
+        text = _decoded(name, data)
+        if PurePath(name).suffix.lower() in _HTML:
+            text = html_text(text)
+    if not text.strip():
+        raise DocumentError(f"{name} holds no text; it was left out.")
+    return text
+
+
+def _load(path: Path, left: int, max_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(left + 1)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise DocumentError(f"{path.name} cannot be opened ({reason}); it was left out.") from None
+    if len(data) > left:
+        limit = f"{max_bytes / 2**20:g} MB"
+        raise DocumentError(f"{path.name} goes beyond the limit of {limit} for all references; it was left out.")
+    return data
+
+
+def _new_name(name: str, documents: Iterable[Document]) -> str:
+    taken = {document.name for document in documents}
+    numbered = (f"{name} ({number})" for number in range(2, len(taken) + 2))
+    return name if name not in taken else next(other for other in numbered if other not in taken)
+
+
+def _decoded(name: str, data: bytes) -> str:
+    """UTF-8, or UTF-16 where a byte order mark says so."""
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        if b"\0" in data:
+            raise DocumentError(f"{name} is a binary file, not text; it was left out.") from None
+        raise DocumentError(
+            f"{name} is not UTF-8 text (byte {error.start:,} does not fit); save it as UTF-8. It was left out."
+        ) from None
+    if len(_CONTROL.findall(text[:100_000])) > len(text[:100_000]) // 100:
+        raise DocumentError(f"{name} is a binary file, not text; it was left out.")
+    return text.replace("\r\n", "\n")
+
+
+def _pdf_text(name: str, data: bytes) -> str:
+    logging.getLogger("pypdf").setLevel(logging.ERROR)
+    try:
+        pdf = pypdf.PdfReader(io.BytesIO(data))
+        if pdf.is_encrypted and not pdf.decrypt(""):
+            raise DocumentError(f"{name} is an encrypted PDF; save it without a password. It was left out.")
+        num_pages = len(pdf.pages)
+        if num_pages > MAX_PDF_PAGES:
+            raise DocumentError(
+                f"{name} has {num_pages:,} pages; at most {MAX_PDF_PAGES:,} are read. It was left out."
+            )
+        text = "\n\n".join(page.extract_text() for page in pdf.pages)
+    except DocumentError:
+        raise
+    except pypdf.errors.DependencyError:
+        raise DocumentError(f"{name} is an encrypted PDF; save it without encryption. It was left out.") from None
+    except Exception:  # a PDF is a foreign program: the parser may raise anything
+        raise DocumentError(f"{name} is a damaged PDF; it was left out.") from None
+    if not text.strip():
+        raise DocumentError(f"{name} is a PDF of images without text; run text recognition on it first.")
+    return text
+
+
+def html_text(source: str) -> str:
+    """What a reader of the page sees, one line per block."""
+    parser = _Reader()
+    parser.feed(source)
+    parser.close()
+    lines = (line if kept else re.sub(r"\s+", " ", line).strip() for line, kept in parser.lines)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
+
+
+class _Reader(HTMLParser):
+    """Collects (line, kept as it stands), broken at every tag that is not inline."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.lines: list[tuple[str, bool]] = [("", False)]
+        self._unseen = self._pre = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        self._unseen += tag in _UNSEEN
+        self._pre += tag == "pre"
+        self._break(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._unseen = max(0, self._unseen - (tag in _UNSEEN))
+        self._pre = max(0, self._pre - (tag == "pre"))
+        self._break(tag)
+
+    def handle_data(self, data: str) -> None:
+        if not self._unseen:
+            line, _ = self.lines[-1]
+            self.lines[-1] = (line + data, self._pre > 0)
+
+    def _break(self, tag: str) -> None:
+        if tag not in _INLINE and self.lines[-1][0]:
+            self.lines.append(("", self._pre > 0))
