@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import eager_mask
 
 EXACT_ATTENTION = "specviz_exact"
 _PROBE_ROWS = 32
@@ -121,4 +121,4 @@ def exact_attention(
 
 
 AttentionInterface.register(EXACT_ATTENTION, exact_attention)
-AttentionMaskInterface.register(EXACT_ATTENTION, sdpa_mask)
+AttentionMaskInterface.register(EXACT_ATTENTION, eager_mask)

@@ -1,8 +1,8 @@
 """Shared set-up: small models run best on one thread, and the toy models are built once."""
 
 import pytest
-import toys
 import torch
+import toys
 
 torch.set_num_threads(1)
 

@@ -1,7 +1,8 @@
 """A scripted engine behind the interface of `specviz.run`: no model, known tokens, a pass counter.
 
 Every test of the page runs the real page over it. Probabilities are made up but consistent: a rejected
-token really has `u * row >= cur`, an accepted one `u * row < cur`.
+token really has `u * row >= cur`, an accepted one `u * row < cur`, and at temperature 0 all rows are one-hot, so
+that `specviz.metrics.audit` has nothing to say.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ STORY = (
 )
 WRONG = (" a", " ship", " night", " and", " old", " slowly", " was", " light")
 TOP = 5
+OVERLAP = 0.42  # of a row whose proposal is rejected
 
 
 @dataclass
@@ -116,6 +118,10 @@ class FakeRun:
         self.clocks: dict[Lane, float] = {"speculative": 0.0, "baseline": 0.0}
         self.steps: dict[Lane, int] = {"speculative": 0, "baseline": 0}
 
+    @property
+    def greedy(self) -> bool:
+        return self.config.temperature == 0
+
     def piece(self, token_id: int) -> Piece:
         return self.vocabulary[token_id]
 
@@ -178,7 +184,8 @@ class FakeRun:
         seconds = 0.0275 * self.random.uniform(0.97, 1.05)
         clock = self._tick("baseline", seconds, 1)
         site = Site(ROOT, (), self._top(token_id, 0.8), (), (), 2.4)
-        final = FinalDraw(token_id, "plain", 0.31, 0.0, 0.8, 1.0, 0.8, 1)
+        share = 1.0 if self.greedy else 0.8
+        final = FinalDraw(token_id, "plain", 0.31, 0.0, share, 1.0, share, 1)
         return Step(
             "baseline", index, start, 0, (), (site,), final, (token_id,),
             0.0, seconds - 0.0011, seconds, clock,
@@ -226,7 +233,7 @@ class FakeRun:
             right = self._next("speculative", depth)
             guess = right if self._guesses() else self._other(right)
             verdict = "untested" if not alive else "accepted" if guess == right else "rejected"
-            row = round(self.random.uniform(0.35, 0.95), 4)
+            row = round(self.random.uniform(0.35, 0.75), 4)
             nodes.append(Node(guess, depth - 1, depth + 1, verdict, (0,), row))  # type: ignore[arg-type]
             if alive:
                 sites.append(self._site(depth, nodes[-1], right, row))
@@ -241,7 +248,9 @@ class FakeRun:
         p = round(self.random.uniform(0.5, 0.98), 4) if ok else round(row * self.random.uniform(0.02, 0.4), 4)
         bound = min(1.0, p / row)
         u = self.random.uniform(0, bound * 0.999) if ok else self.random.uniform(bound, 0.9999)
-        trial = Trial(depth, 0, p, p, row, u, min(1.0, p + 0.1), 1 if ok else 4, ok)
+        trial = Trial(depth, 0, p, p, row, u, min(1.0, p + 0.1) if ok else OVERLAP, 1 if ok else 4, ok)
+        if self.greedy:
+            trial = dataclasses.replace(trial, p_target=float(ok), cur=float(ok), row=1.0, overlap=float(ok))
         best = self._top(right, max(p, 0.62) if ok else 0.74)
         if not ok:
             best = tuple(sorted([*best[:-1], (node.token_id, p)], key=lambda pair: -pair[1]))
@@ -253,8 +262,11 @@ class FakeRun:
         if accepted == len(nodes):
             kind = "bonus" if nodes else "plain"
             sites = [*sites, Site(len(nodes) - 1, (), self._top(token_id, 0.77), (), (), 2.0)]
-            return FinalDraw(token_id, kind, 0.42, 0.0, 0.77, 1.0, 0.77, 1), sites  # type: ignore[arg-type]
-        return FinalDraw(token_id, "corrected", 0.37, 0.0, 0.9, 0.58, 0.74, 1), sites
+            share = 1.0 if self.greedy else 0.77
+            return FinalDraw(token_id, kind, 0.42, 0.0, share, 1.0, share, 1), sites  # type: ignore[arg-type]
+        if self.greedy:
+            return FinalDraw(token_id, "corrected", 0.37, 0.0, 1.0, 1.0, 1.0, 1), sites
+        return FinalDraw(token_id, "corrected", 0.37, 0.0, 0.9, 1 - OVERLAP, 0.74, 1), sites
 
 
 def recorded(engine: FakeEngine | None = None, **settings: object) -> Trace:

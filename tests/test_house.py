@@ -39,7 +39,7 @@ LIBRARIES = {room: libraries for _, rooms, libraries in ROWS for room in rooms}
 ENTRY = {"", "__main__"}
 MAX_FUNCTION_LINES = 60
 FORBIDDEN_NAMES = {"utils", "helpers", "common"}
-MAY_PRINT = {"cli", "__main__", "distill", "bench", "compare", "watch"}
+MAY_PRINT = {"cli", "ui", "__main__", "distill", "bench", "compare", "watch"}
 
 
 def modules():

@@ -31,7 +31,7 @@ def rolled(row, stride):
     return rows
 
 
-def drawn_rows(seed, size=5, zeros=0):
+def drawn_rows(seed, size=4, zeros=0):
     """Other numbers for every context, some of them 0, as top-k and top-p leave them."""
 
     def rows(context):
@@ -51,7 +51,7 @@ PAIRS = {
     "any": (drawn_rows("p"), drawn_rows("q")),
     "filtered": (drawn_rows("p", zeros=2), drawn_rows("q", zeros=2)),
     "disjoint": (rolled((0.5, 0.5, 0.0, 0.0), 1), rolled((0.0, 0.0, 0.5, 0.5), 1)),
-    "greedy target": (drawn_rows("p", zeros=4), drawn_rows("q")),
+    "greedy target": (drawn_rows("p", zeros=3), drawn_rows("q")),
 }
 
 
@@ -144,7 +144,7 @@ def merged(*drafts, unlike=False):
 
 
 DRAFTS = {
-    "nothing": lambda odds, q: TokenTree(),
+    "nothing": lambda *_: TokenTree(),
     "chain of 1": chain(1),
     "chain of 2": chain(2),
     "chain of 3": chain(3),
@@ -213,3 +213,131 @@ def _exact_draws(monkeypatch):
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_the_output_has_exactly_the_targets_law(draft, pair):
     assert miss(DRAFTS[draft], PAIRS[pair]) < EXACT
+
+
+def test_only_one_of_five_tokens_in_the_second_row_is_still_exact():
+    pair = (drawn_rows("p", 5), drawn_rows("q", 5, zeros=4))
+    assert miss(siblings(2), pair) < EXACT
+
+
+WRONG_RULES = [
+    ("redraw from p_target after a rejection", "chain of 1"),
+    ("redraw from p_target after a rejection", "chain of 3"),
+    ("redraw from p_target after a rejection", "the best 2"),
+    ("duplicates tried once", "2 independent siblings"),
+    ("duplicates tried once", "two equal drafts"),
+    ("one draw shared by accept and resample", "chain of 1"),
+    ("one draw shared by accept and resample", "2 independent siblings"),
+]
+
+
+@pytest.mark.parametrize(("rule", "draft"), WRONG_RULES)
+def test_a_wrong_rule_misses_the_law(rule, draft):
+    assert miss(DRAFTS[draft], PAIRS["opposite"], wrong_rules.RULES[rule]) > MISSED
+
+
+@pytest.mark.parametrize("draft", sorted({draft for _, draft in WRONG_RULES}))
+def test_the_right_rule_written_apart_keeps_it(draft):
+    assert miss(DRAFTS[draft], PAIRS["opposite"], wrong_rules.walk) < EXACT
+
+
+def one_level(propose):
+    def draft(odds, q):
+        tree = TokenTree()
+        propose(odds, tree, ROOT, tensor(q(())))
+        return tree
+
+    return draft
+
+
+@pytest.mark.parametrize("name", wrong_rules.DRAFTERS)
+def test_a_wrong_draft_misses_the_law(name):
+    assert miss(one_level(wrong_rules.DRAFTERS[name]), PAIRS["opposite"]) > MISSED
+
+
+@pytest.mark.parametrize(
+    ("rule", "draft", "off"),
+    [
+        (wrong_rules.RULES["duplicates tried once"], siblings(2), 0.027),
+        (product_rule, one_level(wrong_rules.not_renormalised), 0.043),
+    ],
+)
+def test_the_subtle_wrong_rules_miss_by_what_the_arithmetic_says(rule, draft, off):
+    assert miss(draft, PAIRS["opposite"], rule) == pytest.approx(off, abs=5e-4)
+
+
+def throw(tree, p_rows, seed=0, **more):
+    return verify(tree, torch.tensor(p_rows), torch.Generator().manual_seed(seed), **more)
+
+
+class TestTheWalk:
+    """What the walk reports, with real draws."""
+
+    @pytest.fixture(autouse=True)
+    def _real_draws(self, monkeypatch):
+        monkeypatch.undo()
+
+    def test_a_sure_path_is_followed_to_its_leaf_and_the_leafs_row_gives_the_final_token(self):
+        tree = DRAFTS["the best 1, 1, 1"](None, rolled((0.0, 1.0, 0.0, 0.0), 0))
+        walked = throw(tree, [one_hot(1, 4).tolist()] * 3 + [one_hot(3, 4).tolist()])
+        assert walked.path == (0, 1, 2)
+        assert walked.final.token_id == 3
+        assert [len(decision.throws) for decision in walked.decisions] == [1, 1, 1, 0]
+
+    @pytest.mark.parametrize("last", [0, 1, 2])
+    def test_a_stop_inside_the_path_ends_the_walk_without_a_final_token(self, last):
+        tree = DRAFTS["copied ids"](None, rolled(P, 0))
+        told = []
+
+        def stops(token_id):
+            told.append(token_id)
+            return len(told) == last + 1
+
+        walked = throw(tree, [one_hot(i, 4).tolist() for i in (2, 0, 1, 3)], stops=stops)
+        assert walked.final is None
+        assert walked.path == tuple(range(last + 1))
+        assert told == [2, 0, 1][: last + 1]
+
+    def test_equal_rows_are_always_accepted(self):
+        tree = TokenTree()
+        tree.add(1, ROOT, torch.tensor(P))
+        assert all(throw(tree, [P, P], seed).path == (0,) for seed in range(200))
+
+    def test_two_equal_rows_that_rejected_by_rounding_leave_what_stood_before(self):
+        cur, mass = residual(torch.tensor(P), torch.tensor(P))
+        assert mass == 0
+        assert cur.tolist() == pytest.approx(P)
+
+    def test_a_trial_reports_what_it_compared(self):
+        tree = TokenTree()
+        tree.add(3, ROOT, torch.tensor(Q))
+        walks = [throw(tree, [P, P], seed) for seed in range(100)]
+        throws = [walked.decisions[0].throws[0] for walked in walks]
+        assert {(round(t.cur, 6), round(t.row, 6), round(t.overlap, 6)) for t in throws} == {(0.1, 0.4, 0.6)}
+        assert all(t.accepted == (t.u < 0.25) for t in throws)
+        assert {t.accepted for t in throws} == {True, False}
+
+    def test_the_same_seed_gives_the_same_walk(self):
+        tree = TokenTree()
+        tree.add(3, ROOT, torch.tensor(Q))
+        results = [[(w.path, w.final) for w in (throw(tree, [P, P], s) for s in range(20))] for _ in range(2)]
+        assert results[0] == results[1]
+
+
+def test_a_repeated_sibling_is_one_node_with_a_proposal_for_each_draw():
+    tree = TokenTree()
+    assert [tree.add(t, ROOT, tensor(Q), who) for t, who in ((2, 0), (1, 0), (2, 1))] == [0, 1, 0]
+    assert tree.add(2, 0, tensor(Q)) == 2, "the same token deeper down is another node"
+    assert (tree.token_ids, tree.parents, tree.depths()) == ([2, 1, 2], [ROOT, ROOT, 0], [1, 1, 2])
+    assert [(p.node, p.proposer) for p in tree.proposals_under(ROOT)] == [(0, 0), (1, 0), (0, 1)]
+    assert tree.path(2) == [2, 2]
+
+
+def test_merging_shares_prefixes_and_keeps_every_proposal_in_the_order_drawn():
+    first, second = TokenTree(), TokenTree()
+    for tree, ids in ((first, (5, 6, 7)), (second, (5, 8))):
+        for token_id in ids:
+            tree.add(token_id, len(tree) - 1, one_hot(token_id, 9))
+    tree = merge_trees([first, second], [0, 3])
+    assert (tree.token_ids, tree.parents) == ([5, 6, 7, 8], [ROOT, 0, 1, 0])
+    assert [(p.node, p.proposer) for p in tree.proposals] == [(0, 0), (1, 0), (2, 0), (0, 3), (3, 3)]

@@ -16,8 +16,8 @@ from torch import nn
 from transformers import (
     GPT2Config,
     LlamaConfig,
-    MistralConfig,
     MinNewTokensLengthLogitsProcessor,
+    MistralConfig,
     RepetitionPenaltyLogitsProcessor,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING

@@ -13,7 +13,9 @@ from torch import Tensor
 from specviz.verify import ROOT, TokenTree
 
 
-def walk(tree: TokenTree, p_rows: Tensor, odds: Odds, *, redraw=False, once=False, shared=False) -> tuple[int, ...]:
+def walk(
+    tree: TokenTree, p_rows: Tensor, odds: Odds, *, redraw=False, once=False, shared=False
+) -> tuple[int, ...]:
     """The emitted ids: speculative sampling down the tree (2305.09781, Alg. 2), or one of its misreadings."""
     node, ids = ROOT, []
     while True:

@@ -69,10 +69,9 @@ class ModelDraft:
         self._chain = []  # the next pass may come without a draft of ours
 
     def _read(self, token_ids: list[int]) -> Tensor:
-        """Commit text that is not in the cache yet; logits behind its last token, of shape (1, vocab)."""
-        self._runner.prefill(self._readable(token_ids[:-1]), self._cancelled)
-        logits = self._runner.forward(self._readable(token_ids[-1:])).logits
-        self._runner.keep([0])
+        """Commit text that is not in the cache yet, in one pass; logits behind its last token, (1, vocab)."""
+        logits = self._runner.forward(self._readable(token_ids), last_only=True).logits
+        self._runner.keep(range(len(token_ids)))
         return logits
 
     def _readable(self, token_ids: list[int]) -> list[int]:

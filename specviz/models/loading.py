@@ -16,12 +16,12 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from specviz.errors import ModelError
-from specviz.models import catalog
-from specviz.models.source import folder_of
+from specviz.models.source import first_line, folder_of
 from specviz.numerics import EXACT_ATTENTION, pack_linears
 
 Progress = Callable[[str, float | None], None]
 _RECURRENT = ("linear", "mamba", "recurrent", "ssm", "rwkv", "conv")
+_LAYER_KINDS = {"full_attention", "sliding_attention"}
 _REGISTRY: dict[tuple[str, str, str, str], LoadedModel] = {}
 _LOCK = threading.RLock()
 
@@ -32,6 +32,7 @@ class LoadedModel:
 
     `numerics` is "exact" where blocks are meant to equal single passes bit for bit (CPU, bfloat16);
     `bit_exact` whether the probe found that they do. `pass_times` maps block size to seconds of one pass.
+    `num_params` counts tied weights once.
     """
 
     name: str
@@ -41,6 +42,7 @@ class LoadedModel:
     numerics: str = "fast"
     bit_exact: bool = False
     pass_times: dict[int, float] = field(default_factory=dict)
+    num_params: int = 0
 
     @property
     def config(self) -> Any:
@@ -54,15 +56,6 @@ class LoadedModel:
     def context_len(self) -> int:
         """Positions the model was made for; 0 where it names no limit."""
         return int(getattr(self.config, "max_position_embeddings", 0) or 0)
-
-    @property
-    def num_params(self) -> int:
-        """Parameters as published: tied weights once. (Packed weights are buffers, so the config tells.)"""
-        entry = catalog.find(self.name)
-        if entry and entry.params:
-            return entry.params
-        tensors = {id(t): t.numel() for t in (*self.model.parameters(), *self.model.buffers())}
-        return sum(tensors.values())
 
     @property
     def device(self) -> torch.device:
@@ -132,9 +125,12 @@ def _load(name: str, dtype: torch.dtype, device: str, numerics: str) -> LoadedMo
         check_decodable(AutoConfig.from_pretrained(folder, local_files_only=True), name)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"{name!r} was found in {folder}, but could not be loaded: {reason}") from None
+    except ModelError:
+        raise
+    except Exception as error:  # what reads a damaged file may raise anything
+        raise ModelError(
+            f"{name!r} was found in {folder}, but could not be loaded: {first_line(error)}"
+        ) from error
     return wrap(model.eval().to(device), tokenizer, name=name, numerics=numerics)
 
 
@@ -146,24 +142,31 @@ def wrap(model: nn.Module, tokenizer: Any, *, name: str, numerics: str = "exact"
     """
     config: Any = model.config
     check_decodable(config, name)
+    if getattr(model, "_is_stateful", False):
+        raise _recurrent(name)
     eos_ids = eos_ids_of(model, tokenizer)
+    num_params = sum(parameter.numel() for parameter in model.parameters())  # packed weights are none any more
     parameter = next(model.parameters())
     on_cpu_bf16 = parameter.device.type == "cpu" and parameter.dtype == torch.bfloat16
     if on_cpu_bf16:
         pack_linears(model)
-    exact = numerics == "exact" and on_cpu_bf16
-    attention = EXACT_ATTENTION if exact else "sdpa"
+    # A cache of compressed keys is projected by the model itself, in its own dtype.
+    exact = numerics == "exact" and on_cpu_bf16 and not getattr(config, "kv_lora_rank", None)
     try:
-        model.set_attn_implementation(attention)  # type: ignore[operator]
+        model.set_attn_implementation("sdpa")  # type: ignore[operator]  # refused where soft caps or sinks need more
+        if exact:
+            model.set_attn_implementation(EXACT_ATTENTION)  # type: ignore[operator]
     except (ValueError, ImportError):
         model.set_attn_implementation("eager")  # type: ignore[operator]
-        exact = False
+    exact = config._attn_implementation == EXACT_ATTENTION  # some classes ignore what they do not know
     model.requires_grad_(False)
-    return LoadedModel(name, model, tokenizer, eos_ids, "exact" if exact else "fast")
+    return LoadedModel(
+        name, model, tokenizer, eos_ids, numerics="exact" if exact else "fast", num_params=num_params
+    )
 
 
 def eos_ids_of(model: nn.Module, tokenizer: Any) -> frozenset[int]:
-    """Ids that end a text: of the generation config, the config and the tokenizer."""
+    """Ids that end a text: of the generation config (which a config without one gets) and the tokenizer."""
     named: list[int] = []
     generation: Any = getattr(model, "generation_config", None)
     for value in (getattr(generation, "eos_token_id", None), getattr(tokenizer, "eos_token_id", None)):
@@ -179,13 +182,22 @@ def check_decodable(config: Any, name: str) -> None:
     """
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{name!r} is an encoder-decoder; specviz decodes decoder-only models.")
-    kinds = getattr(config, "layer_types", None) or []
-    kinds = [*kinds, str(getattr(config, "model_type", ""))]
-    if any(mark in kind for kind in kinds for mark in _RECURRENT):
+    if hasattr(config, "get_text_config"):
+        config = config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if any(mark in kind for kind in (*kinds, str(getattr(config, "model_type", ""))) for mark in _RECURRENT):
+        raise _recurrent(name)
+    if unknown := sorted(kinds - _LAYER_KINDS):
         raise ModelError(
-            f"{name!r} keeps a recurrent state, which cannot be rolled back after a rejected token; "
-            "choose a model with attention layers only."
+            f"{name!r} has layers of the kind {unknown[0]!r}; specviz decodes full and sliding attention only."
         )
+
+
+def _recurrent(name: str) -> ModelError:
+    return ModelError(
+        f"{name!r} keeps a recurrent state, which cannot be rolled back after a rejected token; "
+        "choose a model with attention layers only."
+    )
 
 
 def check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:

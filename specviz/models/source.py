@@ -60,8 +60,12 @@ def folder_of(name: str) -> Path:
     place = entry.place if entry and entry.place else name
     if place == catalog.EMBEDDED:
         return _embedded_folder()
+    if entry and not entry.place:
+        raise ModelError(f"{name!r} is a draft without a model, so there is nothing to load.")
     if (catalog.BUNDLED_DRAFTS / place / "config.json").is_file():
         return catalog.BUNDLED_DRAFTS / place
+    if entry and not entry.needs_hub:
+        raise ModelError(f"{name!r} cannot be loaded: {catalog.is_ready(entry)[1]}")
     path = Path(place).expanduser()
     if path.suffix == ".gguf" and path.is_file():
         return converted(path)
@@ -107,12 +111,10 @@ def converted(gguf: Path) -> Path:
         raise ModelError(f"The cache {str(cache_dir())!r} cannot be written: {error.strerror}.") from None
     try:
         _convert(gguf, scratch)
-        os.replace(scratch, folder)  # whole or not at all; a second process may have won
-    except OSError:
-        if not (folder / "config.json").is_file():
-            raise
-    except ValueError as error:
-        raise ModelError(f"{str(gguf)!r} could not be read as a GGUF model: {error}") from None
+        os.replace(scratch, folder)  # whole or not at all
+    except Exception as error:  # what reads a damaged file may raise anything
+        if not (folder / "config.json").is_file():  # else a second process has won
+            raise ModelError(f"{str(gguf)!r} could not be read as a GGUF model: {first_line(error)}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
@@ -147,8 +149,7 @@ def _hub_folder(repo: str) -> Path:
     try:
         return Path(huggingface_hub.snapshot_download(repo, allow_patterns=wanted))
     except Exception as error:  # the Hub client raises many kinds; each means that it cannot be had
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"{repo!r} could not be had from {constants.ENDPOINT}: {reason}") from None
+        raise ModelError(f"{repo!r} could not be had from {constants.ENDPOINT}: {first_line(error)}") from None
 
 
 def _require_hub(repo: str) -> None:
@@ -162,3 +163,9 @@ def _require_hub(repo: str) -> None:
         socket.create_connection((url.hostname or "", port), timeout=_CONNECT_S).close()
     except OSError:
         raise ModelError(f"{repo!r} cannot be loaded, since {url.hostname} does not answer: {hint}") from None
+
+
+def first_line(error: Exception) -> str:
+    """What a foreign error says, as part of our sentence."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

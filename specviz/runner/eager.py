@@ -21,7 +21,7 @@ PREFILL_CHUNK = 256
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one forward gave: `logits` (rows, vocab) in float32, and `hidden` (rows, hidden size) where asked for."""
+    """What one forward gave: `logits` (rows, vocab) in float32, and `hidden` (rows, hidden size) if asked for."""
 
     logits: Tensor
     hidden: Tensor | None

@@ -1,0 +1,136 @@
+// ---- Help, links, files: what a visitor takes away or brings. ----
+
+const MAX_FILE_BYTES = 32 * 2 ** 20;
+
+/** A modal box with a title and a way out; the browser keeps the focus inside and closes it on Escape. */
+function dialog(title, ...content) {
+  const close = el("button", { type: "button", class: "sv-btn wide", text: "Close", onclick: () => box.close() });
+  const box = el(
+    "dialog",
+    { class: "sv-dialog", "aria-label": title },
+    el("header", {}, el("h3", { text: title }), close),
+    ...content
+  );
+  box.addEventListener("click", (event) => {
+    if (event.target === box) box.close();
+  });
+  return box;
+}
+
+function saveAs(name, type, text) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  el("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+const KEYS = [
+  ["Space", "play or pause"],
+  ["← →", "one pass back or on"],
+  ["Shift + ← →", "the token before or after"],
+  ["Home End", "to the start or the end"],
+  ["[ ]", "slower or faster"],
+  ["X", "to the next rejection"],
+  ["Esc", "let go of the chosen token"],
+  ["?", "this help"],
+];
+
+const STORY = [
+  "The draft is small and quick. Before each pass of the target it guesses the next γ tokens, one after the other.",
+  "The target then reads all guesses in one pass, which takes hardly longer than for one token, and so knows what it would have said at each place.",
+  "From the left, each guess is kept with probability min(1, p ÷ q): the target's probability over the draft's. At the first one not kept the pass ends: the target's own token takes its place, and later guesses are thrown away untested. When all are kept, the target adds one token on top.",
+  "What comes out has exactly the target's distribution; at temperature 0 it is the target's text, token for token. Only the speed changes, and that is what the two lanes measure, each on its own clock.",
+];
+
+class Tools {
+  /** `ask` are the server's functions, `view` is told of traces that are opened. */
+  constructor(view, ask) {
+    this.view = view;
+    this.ask = ask;
+    const button = (text, title, action) => el("button", { type: "button", class: "sv-btn wide", text, title, onclick: action });
+    this.picker = el("input", { type: "file", accept: ".json,application/json", class: "sv-picker", tabindex: "-1", "aria-hidden": "true", onchange: () => this.pick() });
+    this.keep = [
+      button("Save trace", "Everything about this run as JSON: opens here again, or with the command line", () => this.save("trace")),
+      button("Save table", "One row for each pass, as CSV", () => this.save("steps")),
+    ];
+    this.root = el(
+      "div",
+      { class: "sv-tools" },
+      ...this.keep,
+      button("Open trace", "Replay a saved run, with no model", () => this.picker.click()),
+      el("button", { type: "button", class: "sv-btn", text: "?", title: "Help (?)", "aria-label": "Help", onclick: () => this.help.showModal() }),
+      this.picker
+    );
+    this.help = dialog(
+      "How to read this page",
+      ...STORY.map((text) => el("p", { text })),
+      el("h4", { text: "Keys, while the race has the focus" }),
+      el("dl", { class: "sv-keys" }, ...KEYS.flatMap(([keys, what]) => [el("dt", {}, el("kbd", { text: keys })), el("dd", { text: what })]))
+    );
+    this.buildLink();
+  }
+
+  buildLink() {
+    this.address = el("textarea", { class: "sv-address", rows: "4", readonly: true, "aria-label": "Link", spellcheck: "false" });
+    this.cut = el("p", { text: "The prompt is longer than a link can hold: only its first part is in it." });
+    this.copied = el("span", { class: "sv-dim", role: "status" });
+    const copy = el("button", { type: "button", class: "sv-btn wide", text: "Copy", onclick: () => this.copy() });
+    this.link = dialog(
+      "Link to these settings",
+      el("p", { text: "It opens the page with every setting as it is now. Your prompt is in the link: whoever has the link can read it. Nothing runs until Run is pressed." }),
+      this.cut,
+      this.address,
+      el("p", {}, copy, " ", this.copied)
+    );
+  }
+
+  showLink(query) {
+    const here = new URL(window.location.href);
+    here.search = query;
+    here.hash = "";
+    this.address.value = here.href;
+    this.cut.hidden = (new URLSearchParams(query).get("prompt") ?? "").length < 4000;
+    this.copied.textContent = "";
+    this.link.showModal();
+    this.address.select();
+  }
+
+  async copy() {
+    this.address.select();
+    try {
+      await navigator.clipboard.writeText(this.address.value);
+    } catch {
+      document.execCommand("copy"); // pages that are not served over https have no clipboard
+    }
+    this.copied.textContent = "Copied.";
+  }
+
+  show(run) {
+    for (const button of this.keep) button.disabled = !run?.course.length;
+  }
+
+  async save(what) {
+    const file = await this.ask.export({ run: this.view.run.id, what }).catch(() => null);
+    if (file) saveAs(file.name, file.type, file.text);
+    else this.view.complain("The server no longer keeps this run, so there is nothing to save.");
+  }
+
+  async pick() {
+    const file = this.picker.files[0];
+    this.picker.value = "";
+    if (file) await this.openFile(file);
+  }
+
+  async openFile(file) {
+    if (file.size > MAX_FILE_BYTES) {
+      this.view.complain(`The file is larger than ${MAX_FILE_BYTES / 2 ** 20} MB; the command line can replay it.`);
+      return;
+    }
+    try {
+      const delta = await this.ask.open_trace(await file.text());
+      this.view.receive(delta);
+      if (delta.phase !== "error") this.view.transport.begin();
+    } catch {
+      this.view.complain("The file could not be sent to the server.");
+    }
+  }
+}

@@ -1,0 +1,96 @@
+"""What every measurement needs: the pair, how much to run, and how to run it.
+
+Owns: `Bench` and `Row`. Must not know which measurements there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from specviz import models, run
+from specviz.bench.prompts import PROMPTS
+from specviz.bench.rounds import Spread
+from specviz.config import RunConfig
+from specviz.models import LoadedModel, catalog
+from specviz.trace import Event, Trace
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A limit that the median should keep: at most, or at least."""
+
+    limit: float
+    at_most: bool
+
+    def is_met(self, value: float) -> bool:
+        return value <= self.limit if self.at_most else value >= self.limit
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured number. `unit` is "ms", "tokens/s", "×", "%" (a share of 1) or "" for a plain number."""
+
+    section: str
+    name: str
+    unit: str
+    spread: Spread
+    goal: Goal | None = None
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        met = self.goal.is_met(self.spread.median) if self.goal else None
+        goal = asdict(self.goal) if self.goal else None
+        named = {"section": self.section, "name": self.name, "unit": self.unit}
+        return {**named, **asdict(self.spread), "goal": goal, "met": met, "note": self.note}
+
+
+class _Run(Protocol):
+    trace: Trace
+
+    def events(self) -> Any: ...
+
+
+def _default_drafts() -> tuple[str, ...]:
+    """The embedded target's drafts that are ready, the default one first."""
+    entry = catalog.find(catalog.EMBEDDED)
+    named = [catalog.find(name) for name in entry.drafts] if entry else []
+    return tuple(draft.name for draft in named if draft and catalog.is_ready(draft)[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """The target with its drafts, and how much to run. Tests give other ways to prepare and to load."""
+
+    quick: bool = False
+    target: str = catalog.EMBEDDED
+    drafts: Sequence[str] = field(default_factory=_default_drafts)
+    prompts: Sequence[str] = PROMPTS
+    prepare: Callable[[RunConfig], _Run] = run.prepare
+    load: Callable[..., LoadedModel] = models.load
+    load_plain: Callable[[str], tuple[Any, Any]] = models.load_plain
+
+    @property
+    def num_rounds(self) -> int:
+        return 3 if self.quick else 9
+
+    @property
+    def num_tokens(self) -> int:
+        return 40 if self.quick else 128
+
+    @property
+    def chosen_prompts(self) -> Sequence[str]:
+        return self.prompts[:2] if self.quick else self.prompts
+
+    def decode(self, prompt: str, **settings: Any) -> Trace:
+        """The whole trace of one run; seed 0 and no end before `num_tokens` unless the settings say otherwise."""
+        usual = {"target": self.target, "max_new_tokens": self.num_tokens, "ignore_eos": True, "seed": 0}
+        prepared = self.prepare(RunConfig(prompt=prompt, **{**usual, **settings}))
+        consume(prepared.events())
+        return prepared.trace
+
+
+def consume(events: Any) -> list[Event]:
+    """All events of a run."""
+    return list(events)

@@ -1,0 +1,126 @@
+"""The report: every section in order, the machine it was made on, and the table.
+
+Owns: the table of sections (later ones are added there), machine and versions, how rows are shown. Must not
+know how anything is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+import torch
+import transformers
+
+import specviz
+from specviz.bench import drafts, engine
+from specviz.bench.bench import Bench, Row
+from specviz.distill.card import cpu_name
+
+Section = Callable[[Bench], Iterator[Row]]
+SECTIONS: dict[str, Section] = {
+    "bookkeeping": engine.bookkeeping,
+    "plain decoding": engine.against_transformers,
+    "numerics": engine.numerics,
+    "pass times": engine.pass_times,
+    "drafts": drafts.gains,
+}
+TITLES = {
+    "bookkeeping": "Step time outside draft and verify, full trace kept",
+    "plain decoding": "Plain decoding against transformers' generate, in turn",
+    "numerics": "Exact against fast numerics, one target pass",
+    "pass times": "One target pass by block size",
+    "drafts": "Drafts against plain decoding, raced step by step",
+}
+_BUSY = 0.5
+
+
+def measure(
+    *,
+    quick: bool = False,
+    say: Callable[[str, float | None], None] = lambda *_: None,
+    bench: Bench | None = None,
+    sections: Mapping[str, Section] = SECTIONS,
+) -> dict[str, Any]:
+    """Run every section; the report as plain JSON values. `say` gets a sentence and the fraction done.
+
+    Raises:
+        ModelError: the embedded target cannot be had.
+    """
+    machine = _machine()
+    bench = bench or Bench(quick=quick)
+    rows = []
+    for place, (name, section) in enumerate(sections.items()):
+        say(f"Measuring {name}", place / len(sections))
+        rows += [row.to_json() for row in section(bench)]
+    pair = {"target": bench.target, "drafts": list(bench.drafts)}
+    return {"machine": machine, "versions": _versions(), "quick": bench.quick, **pair, "rows": rows}
+
+
+def _machine() -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu,
+        "system": f"{platform.system()} {platform.machine()}",
+        "load_at_start": load,
+    }
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "specviz": specviz.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def format_report(report: Mapping[str, Any]) -> str:
+    """The report as a table: median, range, number of values, goal."""
+    lines = [*_head(report)]
+    width = max((len(row["name"]) for row in report["rows"]), default=0)
+    for section, rows in groupby(report["rows"], key=lambda row: row["section"]):
+        lines += ["", TITLES.get(section, section)]
+        lines += [_line(row, width) for row in rows]
+    return "\n".join(lines)
+
+
+def _head(report: Mapping[str, Any]) -> Iterator[str]:
+    machine, versions = report["machine"], report["versions"]
+    where = machine["gpu"] or machine["cpu"]
+    yield f"{where}, {machine['cores']} cores, {machine['threads']} threads, {machine['system']}"
+    yield ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield f"target {report['target']}; drafts {', '.join(report['drafts'])}; medians [range] of n"
+    load = machine["load_at_start"]
+    if load is not None and load > _BUSY:
+        yield f"The machine was busy at the start (load {load:.1f}): times may be too long, ratios less so."
+
+
+def _line(row: Mapping[str, Any], width: int) -> str:
+    median, low, high = (_value(row[key], row["unit"]) for key in ("median", "low", "high"))
+    unit = f" {row['unit']}" if row["unit"] in ("ms", "tokens/s") else ""
+    goal = ""
+    if row["goal"]:
+        sign = "≤" if row["goal"]["at_most"] else "≥"
+        met = "met" if row["met"] else "NOT MET"
+        goal = f"  goal {sign} {_value(row['goal']['limit'], row['unit'])}: {met}"
+    note = f"  ({row['note']})" if row["note"] else ""
+    return f"  {row['name']:<{width}}  {median:>8}{unit} [{low} to {high}] n={row['num']}{goal}{note}"
+
+
+def _value(value: float, unit: str) -> str:
+    match unit:
+        case "%":
+            return f"{value:.1%}"
+        case "×":
+            return f"{value:.2f}×"
+        case "ms" | "tokens/s":
+            return f"{value:.1f}"
+    return f"{value:.2f}"

@@ -1,0 +1,79 @@
+"""The commands `bench` and `distill`: long jobs that report how far they are.
+
+Owns: their options, progress and last words in a terminal. Must not know how the jobs work.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specviz.cli.files import OutputFile
+from specviz.cli.options import Options
+from specviz.cli.status import Status
+from specviz.cli.summary import UNKNOWN
+
+if TYPE_CHECKING:
+    from specviz.distill import Report
+
+
+def bench(options: Options) -> int:
+    """Measure, print the table, keep the JSON."""
+    out = OutputFile(options.out, "--out") if options.out is not None else None
+    from specviz.bench import format_report, measure  # late: it imports torch
+
+    status = Status(sys.stderr)
+    try:
+        report = measure(quick=options.quick, say=status.show)
+    finally:
+        status.clear()
+    print(format_report(report))
+    if out:
+        out.write(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    return 0
+
+
+def distill(options: Options) -> int:
+    """Train a draft and say where it is."""
+    from specviz.distill import DistillSettings
+    from specviz.distill import distill as train
+    from specviz.models import catalog
+
+    given = {name: getattr(options, name) for name in ("minutes", "data_tokens", "seed") if hasattr(options, name)}
+    settings = DistillSettings(
+        target=getattr(options, "target", "") or catalog.default_target(),
+        out=Path(options.out) if options.out else catalog.BUNDLED_DRAFTS / options.kind,
+        kind=options.kind,
+        prompts=Path(options.prompts) if options.prompts else None,
+        **given,
+    )
+    progress = _Progress(Status(sys.stderr))
+    try:
+        result = train(settings, progress=progress)
+    except KeyboardInterrupt:
+        progress.status.clear()
+        print("specviz: interrupted; the same command goes on from here.", file=sys.stderr)
+        return 130
+    progress.status.clear()
+    measured = result.agreement
+    rate = f"{measured.rate:.1%}" if measured.num_positions else UNKNOWN
+    print(f"{result.out}: agrees with the target on {rate} of tokens it never saw; see its README.md.")
+    return 0
+
+
+class _Progress:
+    """Reports come after every pass: a new stage is shown at once, the rest now and then."""
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+        self._stage = ""
+
+    def __call__(self, report: Report) -> None:
+        left = f", {report.left_s / 60:.0f} min left" if report.left_s is not None else ""
+        agreement = f", agreement {report.agreement:.3f}" if report.agreement is not None else ""
+        sentence = f"{report.stage}: {report.message}{agreement}{left}"
+        show = self.status.update if report.stage == self._stage else self.status.show
+        self._stage = report.stage
+        show(sentence, report.fraction)

@@ -1,0 +1,82 @@
+"""From arguments to an exit code; the one place where errors become messages.
+
+Owns: which command runs, exit codes, keeping libraries quiet. 0: done. 1: the run ended with an error, or a
+replayed trace does not check out. 2: bad input, said in one line before anything ran. 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+from specviz.cli import options
+from specviz.cli.paint import one_line
+from specviz.cli.run import Prepare
+from specviz.errors import SpecvizError
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def main(arguments: Sequence[str] | None = None, *, prepare: Prepare | None = None) -> int:
+    """Run one command and return its exit code. `prepare` stands in for `specviz.run.prepare` in tests."""
+    _quiet_libraries()
+    _never_fail_to_print()
+    try:
+        return _dispatch(options.parse(arguments), prepare)
+    except SpecvizError as error:
+        print(one_line(f"specviz: {error}"), file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("specviz: interrupted before there was anything to keep.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe left, as `head` does
+        with contextlib.suppress(OSError, io.UnsupportedOperation):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _dispatch(parsed: options.Options, prepare: Prepare | None) -> int:
+    """Commands are imported when they run: some need torch, which takes seconds."""
+    match parsed.command:
+        case "run":
+            from specviz.cli.run import run
+
+            return run(parsed, prepare)
+        case "replay":
+            from specviz.cli.replay import replay
+
+            return replay(parsed)
+        case "models":
+            from specviz.cli.listing import list_models
+
+            return list_models(parsed)
+        case "bench":
+            from specviz.cli.jobs import bench
+
+            return bench(parsed)
+        case _:
+            from specviz.cli.jobs import distill
+
+            return distill(parsed)
+
+
+def _quiet_libraries() -> None:
+    """Progress bars and advice of the model libraries are not ours to show; set before they are imported."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+
+
+def _never_fail_to_print() -> None:
+    """What the terminal's encoding cannot show is shown escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

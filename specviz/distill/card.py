@@ -1,0 +1,104 @@
+"""The model card: what a draft was trained on, at what cost, and how good it is, all measured.
+
+Owns: the card's text. Must not know how anything was measured.
+"""
+
+import os
+import platform
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from specviz.distill.job import Result
+    from specviz.distill.settings import DistillSettings
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Parameters of target and draft (tied tables once), and the draft's weights multiplied per token."""
+
+    target: int
+    draft: int
+    forward: int
+
+    @classmethod
+    def of(cls, target: Any, draft: Any) -> "Sizes":
+        """Counts before anything is packed."""
+        table = draft.get_input_embeddings().weight.numel()
+        tied = draft.config.tie_word_embeddings
+        total = draft.num_parameters()
+        return cls(target.num_parameters(), total, total if tied else total - table)
+
+
+def hardware() -> str:
+    """The machine as `lscpu` would name it, with the threads that computed."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{cpu_name()}, {torch.get_num_threads()} threads of {os.cpu_count()} CPUs"
+
+
+def cpu_name() -> str:
+    """The processor's own name where the system tells it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def command(settings: "DistillSettings") -> str:
+    """The line that makes this draft again."""
+    words = ["python", "-m", "specviz", "distill", "--target", settings.target, "--out", settings.out.name]
+    words += ["--kind", settings.kind, "--minutes", f"{settings.minutes:g}"]
+    words += ["--data-tokens", str(settings.data_tokens), "--seed", str(settings.seed)]
+    if settings.prompts:
+        words += ["--prompts", settings.prompts.name]
+    return shlex.join(words)
+
+
+def text(settings: "DistillSettings", result: "Result", sizes: Sizes) -> str:
+    """The whole card, as Markdown."""
+    measured, progress = result.agreement, result.progress
+    rate = f"{measured.rate:.3f}" if measured.num_positions else "n/a"
+    per_pass = f"{measured.tokens_per_pass:.2f}" if measured.num_positions else "n/a"
+    prompts = f"; own prompts from {settings.prompts.name}" if settings.prompts else ""
+    rows = (
+        ("kind", f"{settings.kind}, for the target {settings.target}"),
+        ("parameters", f"{sizes.draft:,} (1/{sizes.target / sizes.draft:.1f} of the target's {sizes.target:,})"),
+        ("forward parameters", f"{sizes.forward:,} weights multiplied per token"),
+        ("bytes", f"{sizes.draft * 2:,} (bfloat16)"),
+        ("data", f"{result.num_answer_tokens:,} answer tokens that the target wrote itself{prompts}"),
+        ("tokens seen", f"{progress.tokens_seen:,} in {progress.step:,} steps, {progress.epoch} whole epochs"),
+        ("time", f"data {result.data_s / 60:.0f} min, training {progress.elapsed_s / 60:.0f} min"),
+        ("hardware", hardware()),
+        ("agreement", f"{rate} of {measured.num_positions:,} positions in {measured.num_chats} held-out answers"),
+        ("tokens per pass", f"{per_pass} with chains of {measured.draft_len}, replayed along those answers"),
+    )
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    return f"""---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: text-generation
+---
+
+# {settings.out.name}: a draft for speculative decoding
+
+Distilled from its target with specviz. Good for nothing but guessing that target's next tokens.
+
+| | |
+|---|---|
+{table}
+
+**Data.** The target wrote both sides of each chat: the user's turn at temperature 1 from a few opening
+words, the answer at temperature 0 (half of the chats), 0.7 or 1, drawn among its 64 likeliest tokens.
+**Training.** Cross-entropy against the target's 16 largest probabilities, all other tokens as one class,
+mixed with its first choice; AdamW; embeddings started from the principal components of the target's.
+**Agreement.** Share of positions where the draft's first choice, given the target's own greedy answer so
+far, is the target's token; on chats that were never trained on.
+
+Again: `{command(settings)}`
+"""

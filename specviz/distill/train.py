@@ -1,0 +1,228 @@
+"""Training a draft on what the target wrote.
+
+Owns: batches in an order fixed by the seed, the step, the learning-rate course, checkpoints that lose at
+most a minute. Must not know where chats come from, model cards or faces.
+"""
+
+import io
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from specviz.distill.loss import Labels, choose_classes, soft_shares, top_and_tail
+from specviz.distill.store import Chat, write_atomic
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How a draft is trained. Training ends after `seconds` or `max_steps`, whichever comes first."""
+
+    seconds: float
+    max_steps: int | None = None
+    seed: int = 0
+    batch_tokens: int = 4096
+    learning_rate: float = 3e-3
+    warm_up: float = 0.02
+    weight_decay: float = 0.01
+    greedy_share: float = 0.3
+    user_weight: float = 0.3
+    num_sampled: int = 2048
+    save_every_s: float = 60.0
+
+
+@dataclass
+class Progress:
+    """Where training stands; what a checkpoint holds beside the weights."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    tokens_seen: int = 0
+    elapsed_s: float = 0.0
+    loss: float = 0.0
+    course: list[tuple[int, float]] = field(default_factory=list)
+
+    def fraction(self, settings: TrainSettings) -> float:
+        """Share of the work done, in [0, 1]."""
+        by_time = self.elapsed_s / settings.seconds if settings.seconds > 0 else 1.0
+        by_step = self.step / settings.max_steps if settings.max_steps else 0.0
+        return min(1.0, max(by_time, by_step))
+
+
+def learning_rate(settings: TrainSettings, fraction: float) -> float:
+    """Linear warm-up, then half a cosine down to a hundredth."""
+    if fraction < settings.warm_up:
+        return settings.learning_rate * (0.05 + 0.95 * fraction / settings.warm_up)
+    course = (fraction - settings.warm_up) / (1 - settings.warm_up)
+    return settings.learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * course)))
+
+
+def epoch_batches(chats: Sequence[Chat], settings: TrainSettings, epoch: int) -> list[list[int]]:
+    """Indices into `chats`, shuffled by seed and epoch, chats of similar length together."""
+    rng = np.random.default_rng((settings.seed, 1, epoch))
+    order = rng.permutation(len(chats))
+    pool = 512
+    batches: list[list[int]] = []
+    for start in range(0, len(order), pool):
+        near = sorted(order[start : start + pool], key=lambda i: len(chats[i].ids))
+        batches += _cut(near, chats, settings.batch_tokens)
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _cut(order: Sequence[int], chats: Sequence[Chat], batch_tokens: int) -> list[list[int]]:
+    batches: list[list[int]] = [[]]
+    for i in order:
+        if batches[-1] and len(chats[i].ids) * (len(batches[-1]) + 1) > batch_tokens:
+            batches.append([])
+        batches[-1].append(int(i))
+    return batches
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Padded ids (chats, longest) and, for each scored position, its place in the flattened table."""
+
+    ids: torch.Tensor
+    places: torch.Tensor
+    classes: torch.Tensor
+    labels: Labels
+    num_tokens: int
+
+
+def make_batch(
+    chats: Sequence[Chat], settings: TrainSettings, vocab_size: int, number: int, device: torch.device
+) -> Batch:
+    """Everything a step needs, on `device`; `number` seeds the sampled classes."""
+    longest = max(len(chat.ids) for chat in chats)
+    ids = np.zeros((len(chats), longest), np.int64)
+    for row, chat in zip(ids, chats, strict=True):
+        row[: len(chat.ids)] = chat.ids
+    # The state that predicts position t stands at t - 1.
+    places = [np.arange(c.first_row, len(c.ids)) - 1 + i * longest for i, c in enumerate(chats)]
+    top_ids = np.concatenate([chat.top_ids for chat in chats])
+    rng = np.random.default_rng((settings.seed, 2, number))
+    classes, prior = choose_classes(top_ids, vocab_size, settings.num_sampled, rng)
+    weights, tail = soft_shares(np.concatenate([chat.top_logps for chat in chats]), settings.greedy_share)
+    row_weights = np.concatenate([_row_weights(chat, settings.user_weight) for chat in chats])
+    row_weights /= row_weights.sum()
+    labels = Labels(
+        torch.from_numpy(np.searchsorted(classes, top_ids)).to(device),
+        torch.from_numpy(weights * row_weights[:, None]).to(device),
+        torch.from_numpy(tail * row_weights).to(device),
+        None if prior is None else torch.from_numpy(prior).to(device),
+    )
+    return Batch(
+        torch.from_numpy(ids).to(device),
+        torch.from_numpy(np.concatenate(places)).to(device),
+        torch.from_numpy(classes).to(device),
+        labels,
+        len(top_ids),
+    )
+
+
+def _row_weights(chat: Chat, user_weight: float) -> npt.NDArray[np.float32]:
+    weights = np.ones(len(chat.ids) - chat.first_row, np.float32)
+    weights[: chat.answer_start - chat.first_row] = user_weight
+    return weights
+
+
+def batch_loss(student: Any, batch: Batch) -> torch.Tensor:
+    """Mean loss per scored position. Matrices are multiplied in bfloat16, sums are kept in float32."""
+    with torch.autocast(batch.ids.device.type, torch.bfloat16):
+        states = student.model(input_ids=batch.ids, use_cache=False).last_hidden_state
+    hidden = states.flatten(0, 1).index_select(0, batch.places).float()
+    head = student.lm_head.weight
+    if batch.labels.prior is not None:
+        head = head.index_select(0, batch.classes)
+    return top_and_tail(hidden, head, batch.labels, torch.bfloat16)
+
+
+class Trainer:
+    """Trains `student` in place; `checkpoint` is read at the start if it is there."""
+
+    def __init__(
+        self,
+        student: Any,
+        chats: Sequence[Chat],
+        settings: TrainSettings,
+        checkpoint: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.student, self._chats, self._settings = student, chats, settings
+        self._checkpoint, self._clock = checkpoint, clock
+        self._optimizer = torch.optim.AdamW(
+            student.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98),
+            weight_decay=settings.weight_decay, fused=True,
+        )  # fmt: skip
+        self.progress = Progress()
+        self.due = False
+        self._load()
+
+    def run(self, report: Callable[[Progress], None]) -> Progress:
+        """Trains to the end of the settings' time or steps. `report` is called after each step; `due` is
+        then true once a minute and at the first step, when a measurement is worth its time."""
+        self.student.train()
+        resumed_at, before = self._clock(), self.progress.elapsed_s
+        saved_at = resumed_at
+        for batch in self._batches():
+            if self.progress.fraction(self._settings) >= 1:
+                break
+            self._step(batch)
+            now = self._clock()
+            self.progress.elapsed_s = before + now - resumed_at
+            self.due = now - saved_at >= self._settings.save_every_s or self.progress.step == 1
+            report(self.progress)
+            if self.due:
+                self.save()
+                saved_at = now
+        self.save()
+        return self.progress
+
+    def _step(self, batch: Batch) -> None:
+        rate = learning_rate(self._settings, self.progress.fraction(self._settings))
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.zero_grad()
+        loss = batch_loss(self.student, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
+        self._optimizer.step()
+        self.progress.loss = loss.item()
+        self.progress.step += 1
+        self.progress.tokens_seen += batch.num_tokens
+
+    def _batches(self) -> Iterator[Batch]:
+        """Batches without end, from where the progress stands."""
+        vocab_size = self.student.config.vocab_size
+        while True:
+            plan = epoch_batches(self._chats, self._settings, self.progress.epoch)
+            while self.progress.batch < len(plan):
+                chats = [self._chats[i] for i in plan[self.progress.batch]]
+                self.progress.batch += 1
+                yield make_batch(chats, self._settings, vocab_size, self.progress.step, self.student.device)
+            self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
+
+    def save(self) -> None:
+        """Writes the checkpoint; a reader finds the old one or the new one."""
+        state = {
+            "student": self.student.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "progress": vars(self.progress),
+        }
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        write_atomic(self._checkpoint, lambda file: file.write(buffer.getbuffer()))
+
+    def _load(self) -> None:
+        if self._checkpoint.exists():
+            state = torch.load(self._checkpoint, weights_only=True)
+            self.student.load_state_dict(state["student"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            self.progress = Progress(**state["progress"])

@@ -1,0 +1,1 @@
+"""The page: Gradio components, handlers and the wiring between them."""

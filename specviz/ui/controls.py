@@ -1,0 +1,140 @@
+"""The controls beside the race: one component for each setting, and the presets that fill them.
+
+Owns: labels, order and ranges of the components. Must not know runs, and handles nothing itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import gradio as gr
+
+from specviz.config import DTYPES, MAX_DRAFT_LEN, NUMERICS
+from specviz.ui.component import ASSETS
+from specviz.ui.offer import Offer
+from specviz.ui.settings import DEFAULTS, MOST_NEW_TOKENS, NAMES
+
+ITSELF = "@target"  # in a preset: the target drafts for itself
+KEPT = ("target", "target_name", "draft", "draft_name", "draft_len", "auto", "dtype", "numerics", "baseline")
+"""Settings that a preset which does not name them leaves as they are."""
+
+
+@dataclass
+class Controls:
+    """The components of all settings by name, and the buttons below them."""
+
+    by_name: dict[str, Any] = field(default_factory=dict)
+    run: Any = None
+    stop: Any = None
+    share: Any = None
+    progress: Any = None
+
+    @property
+    def in_order(self) -> list[Any]:
+        return [self.by_name[name] for name in NAMES]
+
+    def add(self, name: str, component: Any) -> None:
+        self.by_name[name] = component
+
+
+def presets(offer: Offer) -> list[dict[str, Any]]:
+    """Names, groups and settings from `assets/presets.json`, less those whose draft is not offered here."""
+    found: list[dict[str, Any]] = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
+    for item in found:
+        if item["settings"].get("draft") == ITSELF:
+            item["settings"]["draft"] = offer.target
+    drafts = [name for _, name in offer.drafts]
+    return [item for item in found if item["settings"].get("draft", offer.draft) in drafts]
+
+
+def opening(offer: Offer) -> dict[str, Any]:
+    """The values that all controls have when the page opens: those of the first preset."""
+    found = presets(offer)
+    return {**DEFAULTS, "target": offer.target, "draft": offer.draft, **(found[0]["settings"] if found else {})}
+
+
+def build(offer: Offer) -> Controls:
+    """All controls, in the Blocks that is being built."""
+    controls, first = Controls(), opening(offer)
+    controls.add("prompt", gr.Textbox(first["prompt"], label="Prompt", lines=3, max_lines=8, elem_id="prompt"))
+    examples = presets(offer)
+    with gr.Row(elem_classes="sv-presets"):
+        buttons = [gr.Button(item["name"], size="sm", min_width=40) for item in examples if not item.get("case")]
+    with gr.Row(elem_classes="sv-runrow"):
+        controls.run = gr.Button("Run", variant="primary", elem_id="run", min_width=80)
+        controls.stop = gr.Button("Stop", elem_id="stop", min_width=80)
+    controls.progress = gr.HTML("", elem_id="progress", apply_default_css=False, js_on_load=None, min_height=0)
+    cases = [item for item in examples if item.get("case")]
+    if cases:
+        gr.HTML("<h3>Textbook cases</h3>", apply_default_css=False, js_on_load=None, elem_classes="sv-caption")
+        with gr.Row(elem_classes="sv-presets sv-cases"):
+            buttons += [gr.Button(item["name"], size="sm", min_width=40) for item in cases]
+    _main(controls, offer, first)
+    with gr.Accordion("More settings", open=False):
+        _more(controls, offer, first)
+    controls.share = gr.Button("Link to these settings", size="sm", elem_id="share")
+    in_order = [item for item in examples if not item.get("case")] + cases
+    for button, item in zip(buttons, in_order, strict=True):
+        _wire_preset(button, controls, item["settings"])
+    return controls
+
+
+def _main(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
+    controls.add("draft", gr.Radio(list(offer.drafts), value=offer.draft, label="Draft", elem_id="draft"))
+    with gr.Group():
+        length = gr.Slider(
+            1, MAX_DRAFT_LEN, value=first["draft_len"], step=1, label="Draft length γ",
+            info="tokens guessed for each pass",
+        )  # fmt: skip
+        controls.add("draft_len", length)
+        why = "the length that pays most by this run's own clock; a seed then fixes the law, not the trace"
+        controls.add("auto", gr.Checkbox(first["auto"], label="auto", info=why))
+    temperature = gr.Slider(
+        0, 2, value=first["temperature"], step=0.05, label="Temperature", info="0 is greedy: always the best token"
+    )
+    controls.add("temperature", temperature)
+    most = gr.Slider(1, MOST_NEW_TOKENS, value=first["max_new_tokens"], step=1, label="New tokens, at most")
+    controls.add("max_new_tokens", most)
+    seed = gr.Textbox(first["seed"] or "", label="Seed", placeholder="empty: a fresh one each run", max_lines=1)
+    controls.add("seed", seed)
+
+
+def _more(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
+    controls.add("target", gr.Radio(list(offer.targets), value=offer.target, label="Target"))
+    for kind in ("target", "draft"):
+        box = gr.Textbox(
+            "", label=f"Another {kind}", info="a Hub id, a folder or a .gguf file; goes before the choice above",
+            max_lines=1, visible=offer.any_name,
+        )  # fmt: skip
+        controls.add(f"{kind}_name", box)
+    controls.add("top_k", gr.Number(first["top_k"], label="top-k", precision=0, info="0 is off"))
+    controls.add("top_p", gr.Number(first["top_p"], label="top-p", info="1 is off"))
+    penalty = gr.Number(first["repetition_penalty"], label="Repetition penalty", info="1 is off")
+    controls.add("repetition_penalty", penalty)
+    least = gr.Number(first["min_new_tokens"], label="New tokens, at least", precision=0)
+    controls.add("min_new_tokens", least)
+    controls.add("stop", gr.Textbox(first["stop"], label="Stop strings", info="one a line", lines=1, max_lines=6))
+    controls.add("ignore_eos", gr.Checkbox(first["ignore_eos"], label="Go on past the end of text"))
+    controls.add("raw", gr.Checkbox(first["raw"], label="Raw text, no chat template"))
+    controls.add("baseline", gr.Checkbox(first["baseline"], label="Run the baseline beside it"))
+    controls.add("dtype", gr.Radio(list(DTYPES), value=first["dtype"], label="Number format of the weights"))
+    exact = "exact: a block of tokens gives the bits of single ones; fast: a little quicker, equal to rounding"
+    controls.add("numerics", gr.Radio(list(NUMERICS), value=first["numerics"], label="Numerics", info=exact))
+
+
+def preset_values(settings: dict[str, Any]) -> dict[str, Any]:
+    """What a preset sets: what it names, and the default of every other setting that is not `KEPT`."""
+    more = {"draft_name": "", "auto": False} if "draft" in settings else {}
+    full = {**{name: value for name, value in DEFAULTS.items() if name not in KEPT}, **more, **settings}
+    return {name: "" if full[name] is None else full[name] for name in NAMES if name in full}
+
+
+def _wire_preset(button: gr.Button, controls: Controls, settings: dict[str, Any]) -> None:
+    """A preset fills the controls in the browser, with no request."""
+    values = preset_values(settings)
+    button.click(
+        None, None, [controls.by_name[name] for name in values], js=f"() => {json.dumps(list(values.values()))}",
+        api_visibility="private",
+    )  # fmt: skip

@@ -1,0 +1,127 @@
+"""The runs of this process that a page may still ask about.
+
+Owns: for each run its deltas (so that a page can fill gaps), its trace (for export) and its stop flag. A run
+is known by an unguessable id that only its own page has. Must not know gradio or the engine.
+
+The stop flag is a file, so that it also reaches a worker in another process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import tempfile
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from specviz.trace import Trace
+from specviz.view.payload import as_text
+
+MAX_RUNS = 48
+MAX_BYTES = 256 * 2**20
+MAX_REFILL = 400
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Record:
+    """One run: its deltas as JSON texts, its trace, and who may stop it."""
+
+    def __init__(self, run: str, session: str, stop_path: Path) -> None:
+        self.run = run
+        self.session = session
+        self.stop_path = stop_path
+        self.deltas: list[str] = []
+        self.trace = Trace()
+        self.weight = 0  # of the trace, where no deltas are kept
+        self.over = threading.Event()
+
+    def add(self, delta: dict[str, Any]) -> str:
+        """Keep a delta; returns the text that goes to the page."""
+        text = as_text(delta)
+        self.deltas.append(text)
+        return text
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(map(len, self.deltas)) + self.weight
+
+    def snapshot(self) -> Trace:
+        """The trace so far; the run may be going on."""
+        events = list(self.trace.events)
+        return Trace(dict(self.trace.config), events, dict(self.trace.pieces), dict(self.trace.versions))
+
+    def stop(self) -> None:
+        self.stop_path.touch()
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop_path.exists()
+
+    def close(self) -> None:
+        """The run is over; its deltas and trace stay."""
+        self.over.set()
+        self.stop_path.unlink(missing_ok=True)
+
+
+class Journal:
+    """All runs that are going on, and the latest that are over."""
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[str, Record] = OrderedDict()
+        self._lock = threading.Lock()
+        self._folder = tempfile.TemporaryDirectory(prefix="specviz-")
+
+    def open(self, ticket: str = "", session: str = "") -> Record:
+        """A record for a new run; `ticket` is the id its page chose, if it is a proper and a new one."""
+        with self._lock:
+            proper = _RUN_ID.fullmatch(ticket) and ticket not in self._records
+            run = ticket if proper else secrets.token_hex(16)
+            record = self._records[run] = Record(run, session, self._path(run))
+            self._drop_old()
+            return record
+
+    def _path(self, run: str) -> Path:
+        return Path(self._folder.name) / run
+
+    def _drop_old(self) -> None:
+        for run, record in list(self._records.items())[:-1]:
+            total = sum(other.num_bytes for other in self._records.values())
+            if len(self._records) <= MAX_RUNS and total <= MAX_BYTES:
+                return
+            if record.over.is_set():
+                del self._records[run]
+
+    def get(self, run: object) -> Record | None:
+        with self._lock:
+            return self._records.get(run) if isinstance(run, str) else None
+
+    def stop(self, ticket: object) -> Record | None:
+        """Stop the run with this id. Where it still waits for its turn, it will end as it begins."""
+        record = self.get(ticket)
+        if record is not None:
+            if not record.over.is_set():
+                record.stop()
+        elif isinstance(ticket, str) and _RUN_ID.fullmatch(ticket):
+            self._path(ticket).touch()
+        return record
+
+    def stop_session(self, session: str) -> None:
+        """Stop whatever a page that has gone away was running."""
+        with self._lock:
+            gone = [record for record in self._records.values() if record.session == session]
+        for record in gone:
+            if not record.over.is_set():
+                record.stop()
+
+    def missing(self, request: object) -> list[dict[str, Any]]:
+        """The deltas `from` to `to` of a run; an empty list for anything that is no proper request."""
+        if not isinstance(request, dict):
+            return []
+        record = self.get(request.get("run"))
+        first, last = request.get("from"), request.get("to")
+        if record is None or not isinstance(first, int) or not isinstance(last, int) or first < 0:
+            return []
+        return [json.loads(text) for text in record.deltas[first : min(last + 1, first + MAX_REFILL)]]

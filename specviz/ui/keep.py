@@ -1,0 +1,94 @@
+"""Traces in and out of the page: recordings, files to keep, and files that a visitor brings.
+
+Owns: what the page may ask for outside the queue about whole traces. Every answer is bounded, and a bad
+request gets one sentence or nothing. Must not know gradio or the engine: a trace is shown with no model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from specviz.errors import SpecvizError, TraceError
+from specviz.metrics import audit
+from specviz.trace import Piece, Trace
+from specviz.ui.journal import Journal
+from specviz.ui.recordings import Recording
+from specviz.ui.worker import BUG
+from specviz.view.export import steps_csv
+from specviz.view.payload import Feed
+from specviz.view.replay import recorded_delta
+
+MAX_FAULTS_SHOWN = 3
+MAX_CHARS = 32 * 2**20
+WEIGHT = 6  # bytes in memory for each character of a trace, about
+
+
+class Keep:
+    """The handlers of one page. Recordings stay for good; what visitors bring stays as long as a run does."""
+
+    def __init__(self, journal: Journal, recordings: Sequence[Recording] = ()) -> None:
+        self._journal = journal
+        self._recordings = {f"recorded-{recording.name}": recording for recording in recordings}
+
+    def opening(self) -> dict[str, Any] | None:
+        """The delta of the first recording, which plays when the page opens."""
+        for run, recording in self._recordings.items():
+            return recorded_delta(recording.trace, run, "recorded", recording.title)
+        return None
+
+    def export(self, request: object) -> dict[str, str] | None:
+        """A file of the run `run`: `what` is "trace" (JSON) or "steps" (CSV). None where there is no such run."""
+        if not isinstance(request, dict):
+            return None
+        trace = self._trace(request.get("run"))
+        if trace is None or not trace.events:
+            return None
+        if request.get("what") == "trace":
+            return {"name": "specviz-trace.json", "type": "application/json", "text": trace.to_json()}
+        if request.get("what") == "steps":
+            return {"name": "specviz-steps.csv", "type": "text/csv", "text": steps_csv(trace)}
+        return None
+
+    def _trace(self, run: object) -> Trace | None:
+        recording = self._recordings.get(run) if isinstance(run, str) else None
+        if recording is not None:
+            return recording.trace
+        record = self._journal.get(run)
+        return record.snapshot() if record else None
+
+    def open_trace(self, text: object) -> dict[str, Any]:
+        """The delta that shows the trace in a file's `text`, or one that says why it cannot be shown."""
+        record = self._journal.open()
+        try:
+            record.trace = _read(text)
+            record.weight = WEIGHT * len(str(text))
+            delta = recorded_delta(record.trace, record.run, "imported")
+            faults = audit(record.trace)
+        except SpecvizError as error:
+            delta, faults = _refusal(record.run, str(error)), []
+        except Exception:
+            logging.getLogger(__name__).exception("a trace could not be shown")
+            delta, faults = _refusal(record.run, BUG), []
+        record.close()
+        return {**delta, "warning": _warning(faults)} if faults else delta
+
+
+def _read(text: object) -> Trace:
+    if not isinstance(text, str):
+        raise TraceError("The file is not text, so it is no trace.")
+    if len(text) > MAX_CHARS:
+        raise TraceError(f"The trace is larger than {MAX_CHARS // 2**20} MB; the command line can replay it.")
+    return Trace.from_json(text)
+
+
+def _refusal(run: str, sentence: str) -> dict[str, Any]:
+    no_pieces: dict[int, Piece] = {}
+    return Feed(run, no_pieces.__getitem__, {}).delta(phase="error", note=sentence)
+
+
+def _warning(faults: Sequence[str]) -> str:
+    shown = " ".join(fault[:200] for fault in faults[:MAX_FAULTS_SHOWN])
+    more = f" And {len(faults) - MAX_FAULTS_SHOWN} more." if len(faults) > MAX_FAULTS_SHOWN else ""
+    return f"This trace does not check out: {shown}{more}"

@@ -1,0 +1,45 @@
+"""The models that a visitor may choose from.
+
+Owns: how the catalog becomes choices, with those that are ready here first. Must not know gradio or how a
+model is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Offer:
+    """(label, name) of targets and drafts, and the ones chosen at first.
+
+    With `any_name` a visitor may also type a Hub id, a folder or a file: only where the visitor is the owner
+    of the machine.
+    """
+
+    targets: Sequence[tuple[str, str]]
+    drafts: Sequence[tuple[str, str]]
+    target: str
+    draft: str
+    any_name: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        return [name for _, name in (*self.targets, *self.drafts)]
+
+
+def from_catalog(*, any_name: bool = False, hub: bool = False) -> Offer:
+    """The catalog's targets and drafts; those that need the Hub only where `hub` says it is there."""
+    from specviz.models import catalog  # late: it imports torch
+
+    def offered(entries: Sequence[catalog.Entry]) -> list[tuple[str, str]]:
+        return [(e.label, e.name) for e in entries if catalog.is_ready(e)[0] or (hub and e.needs_hub)]
+
+    target = catalog.default_target()
+    targets = offered(catalog.TARGETS)
+    if target not in [name for _, name in targets] and targets:
+        target = targets[0][1]
+    drafts = offered(catalog.DRAFTS)
+    drafts.append(("the target itself: every guess is right", target))
+    return Offer(targets, drafts, target, catalog.default_drafts(target)[0], any_name)

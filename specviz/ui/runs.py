@@ -1,0 +1,166 @@
+"""What happens on Run, Stop and the page's questions: settings in, deltas out.
+
+Owns: one run from press to last delta, its record in the journal, and who may name which model. Must not
+know layout; the engine is handed in as `prepare`, and its values cross as in `worker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import gradio as gr
+
+from specviz.config import RunConfig
+from specviz.errors import ModelError, SpecvizError
+from specviz.trace import Trace
+from specviz.ui.journal import Journal, Record
+from specviz.ui.settings import NAMES, to_config
+from specviz.ui.worker import BUG, Prepare, Progress, decode
+from specviz.view.payload import Feed
+from specviz.view.replay import start_of
+from specviz.view.verdict import closing_note, ending, theory_curve
+
+THEORY_EVERY = 5
+STOP_WAIT_S = 20.0
+Batches = Generator[dict[str, Any], None, None]
+Worker = Callable[[dict[str, Any], str], Batches]
+BUILT_IN_DRAFTS = ("", "none", "lookup")
+
+
+class Runs:
+    """The handlers of one page. `names` are the models a visitor may ask for; None allows any.
+
+    `gpu`, where given, wraps the worker so that it runs elsewhere; see `specviz.ui.gpu`.
+    """
+
+    def __init__(
+        self,
+        prepare: Prepare,
+        *,
+        gpu: Callable[[Worker], Worker] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self.journal = Journal()
+        self._prepare = prepare
+        self._names = None if names is None else {*names, *BUILT_IN_DRAFTS}
+        self._remote = gpu(self._work) if gpu else None
+
+    def _work(self, settings: dict[str, Any], stop_path: str) -> Batches:
+        yield from decode(self._prepare, settings, stop_path)
+
+    # -- handlers ------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        request: gr.Request,
+        ticket: str,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008 - gradio finds it by its default
+        *values: Any,
+    ) -> Iterator[str]:
+        """Run what the controls say; yields deltas as JSON texts."""
+        record = self.journal.open(ticket, request.session_hash or "")
+        notify = _notify(progress)
+        try:
+            with closing(self.deltas(record, dict(zip(NAMES, values, strict=True)), notify)) as deltas:
+                for delta in deltas:
+                    yield record.add(delta)
+        finally:
+            record.close()
+
+    def stop(self, ticket: str) -> None:
+        """Stop the page's run; returns when it has stopped or was never begun."""
+        record = self.journal.stop(ticket)
+        if record is not None:
+            record.over.wait(STOP_WAIT_S)
+
+    def leave(self, request: gr.Request) -> None:
+        """The page was closed."""
+        self.journal.stop_session(request.session_hash or "")
+
+    def missing(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Deltas that a page did not get; see `Journal.missing`."""
+        return self.journal.missing(request)
+
+    # -- one run -------------------------------------------------------------------------------
+
+    def deltas(self, record: Record, values: dict[str, Any], notify: Progress | None = None) -> Batches:
+        """All deltas of one run, from `loading` to `done` or `error`."""
+        trace = record.trace
+        feed = Feed(record.run, trace.pieces.__getitem__, {})
+        try:
+            config = self._allowed(to_config(values))
+        except SpecvizError as error:
+            yield feed.delta(phase="error", note=str(error))
+            return
+        if record.stopped:
+            yield feed.delta(phase="error", note="Stopped before it began.")
+            return
+        yield feed.delta(phase="loading", note="Getting the models ready.")
+        with closing(self._batches(config, record, notify)) as batches:
+            for batch in batches:
+                yield _delta(feed, trace, batch)
+                if "error" in batch:
+                    return
+        yield _last(feed)
+
+    def _batches(self, config: RunConfig, record: Record, notify: Progress | None) -> Batches:
+        settings, stop_path = config.to_json(), str(record.stop_path)
+        if self._remote is not None:
+            return self._remote(settings, stop_path)
+        return decode(self._prepare, settings, stop_path, notify)
+
+    def batches(self, settings: dict[str, Any], record: Record) -> Batches:
+        """The worker's batches for plain settings, as the public endpoint wants them.
+
+        Raises:
+            SpecvizError: a setting out of range, or a model that is not offered here.
+        """
+        yield from self._batches(self._allowed(RunConfig.from_json(settings)), record, None)
+
+    def _allowed(self, config: RunConfig) -> RunConfig:
+        """The same config. Raises ModelError where a visitor may not name one of its models."""
+        for name in (config.target, *config.drafts):
+            if self._names is not None and name not in self._names:
+                known = ", ".join(sorted(filter(None, self._names)))
+                raise ModelError(f"The model {name[:80]!r} is not offered here; choose one of {known}.")
+        return config
+
+
+def _delta(feed: Feed, trace: Trace, batch: dict[str, Any]) -> dict[str, Any]:
+    """Keep a batch of the worker in the trace, and tell the page."""
+    if "error" in batch:
+        return feed.delta(phase="error", note=batch["error"], **_close(feed))
+    if "config" in batch:
+        trace.config, trace.versions = batch["config"], batch["versions"]
+        feed.tally.config = dict(trace.config)
+        start = start_of(trace.config, "live")
+        return feed.delta(phase="loading", note="Reading the prompt.", start=start)
+    trace.pieces.update(batch["pieces"])
+    trace.events.extend(batch["events"])
+    theory: dict[str, Any] = {"theory": theory_curve(feed.tally)} if feed.seq % THEORY_EVERY == 0 else {}
+    return feed.delta(batch["events"], **theory)
+
+
+def _last(feed: Feed) -> dict[str, Any]:
+    finished = [lane.finished for lane in feed.tally.lanes.values() if lane.finished]
+    failed = next((event for event in finished if event.reason == "error"), None)
+    if failed is not None:
+        return feed.delta(phase="error", note=failed.message, **_close(feed))
+    if not finished:
+        return feed.delta(phase="error", note=BUG, **_close(feed))
+    return feed.delta(phase="done", note=closing_note(feed.tally), **_close(feed))
+
+
+def _close(feed: Feed) -> dict[str, Any]:
+    if not any(lane.counts.passes for lane in feed.tally.lanes.values()):
+        return {}
+    return {"end": ending(feed.tally), "theory": theory_curve(feed.tally)}
+
+
+def _notify(progress: gr.Progress) -> Progress:
+    def notify(text: str, fraction: float | None) -> None:
+        progress(0.0 if fraction is None else fraction, desc=text)
+
+    return notify

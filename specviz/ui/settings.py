@@ -1,0 +1,168 @@
+"""The controls of the page as settings of a run, and as a link.
+
+Owns: names, order and defaults of the controls, how their raw values become a `RunConfig`, and how a link
+sets them (clamped, never trusted). Must not know gradio components or the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specviz.config import DTYPES, MAX_DRAFT_LEN, MAX_SEED, NUMERICS, RunConfig
+from specviz.errors import ConfigError
+
+DEFAULTS: dict[str, Any] = {
+    "prompt": "",
+    "target": "",
+    "draft": "",
+    "target_name": "",
+    "draft_name": "",
+    "draft_len": 4,
+    "auto": False,
+    "temperature": 0.0,
+    "max_new_tokens": 96,
+    "seed": None,
+    "top_k": 0,
+    "top_p": 1.0,
+    "repetition_penalty": 1.0,
+    "min_new_tokens": 0,
+    "stop": "",
+    "ignore_eos": False,
+    "raw": False,
+    "baseline": True,
+    "dtype": "auto",
+    "numerics": "exact",
+}
+NAMES = tuple(DEFAULTS)
+MOST_NEW_TOKENS = 1024  # of the slider, and so of a link
+MAX_LINK_PROMPT = 4000
+MAX_LINK_TEXT = 400
+CHOICES = {"dtype": DTYPES, "numerics": NUMERICS}
+_RANGES: dict[str, tuple[float, float]] = {
+    "draft_len": (1, MAX_DRAFT_LEN),
+    "temperature": (0.0, 2.0),
+    "max_new_tokens": (1, MOST_NEW_TOKENS),
+    "seed": (0, MAX_SEED),
+    "top_k": (0, 1_000_000),
+    "top_p": (0.01, 1.0),
+    "repetition_penalty": (0.5, 2.0),
+    "min_new_tokens": (0, MOST_NEW_TOKENS),
+}
+_WHOLE = ("draft_len", "max_new_tokens", "seed", "top_k", "min_new_tokens")
+_WORDS = {
+    "draft_len": "draft length",
+    "max_new_tokens": "maximum of new tokens",
+    "min_new_tokens": "minimum of new tokens",
+    "top_k": "top-k",
+    "top_p": "top-p",
+    "repetition_penalty": "repetition penalty",
+}
+
+
+def to_config(values: Mapping[str, Any]) -> RunConfig:
+    """The run that the controls ask for.
+
+    Raises:
+        ConfigError: a control left empty, no number where one is needed, or a value out of range.
+    """
+    settings = {**DEFAULTS, **values}
+    numbers = {name: _number(name, settings[name]) for name in _RANGES if name != "seed"}
+    if settings["auto"]:
+        numbers["draft_len"] = "auto"
+    target, draft = (_chosen(settings, kind) for kind in ("target", "draft"))
+    return RunConfig.from_json(
+        {
+            **numbers,
+            "prompt": str(settings["prompt"] or ""),
+            "target": target,
+            "drafts": [draft] if draft else [],
+            "seed": _seed(settings["seed"]),
+            "stop": [line for line in str(settings["stop"] or "").split("\n") if line],
+            **{name: bool(settings[name]) for name in ("ignore_eos", "raw", "baseline")},
+            **{name: str(settings[name] or DEFAULTS[name]) for name in CHOICES},
+        }
+    )
+
+
+def _chosen(settings: Mapping[str, Any], kind: str) -> str:
+    """A name typed in goes before the one picked."""
+    return str(settings[f"{kind}_name"] or "").strip() or str(settings[kind] or "").strip()
+
+
+def _number(name: str, value: object) -> Any:
+    word = _WORDS.get(name, name)
+    try:
+        number = float(str(value))
+    except ValueError:
+        raise ConfigError(f"The {word} is {_shown(value)}, but must be a number.") from None
+    if name in _WHOLE and number == number and abs(number) < 2**53 and number == int(number):
+        return int(number)
+    return number
+
+
+def _seed(value: object) -> int | None:
+    """A seed may be larger than a float holds, so it is read as digits."""
+    text = str(value if value is not None else "").strip().removesuffix(".0")
+    if not text:
+        return None
+    if not text.isascii() or not text.lstrip("-").isdigit():
+        raise ConfigError(f"The seed is {_shown(value)}, but must be a whole number, or empty for a fresh one.")
+    return int(text)
+
+
+def _shown(value: object) -> str:
+    text = str(value if value is not None else "")
+    return repr(text[:40]) if text else "empty"
+
+
+def from_query(query: Mapping[str, str], choices: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The controls that a link sets, each clamped to what is legal; what makes no sense is left out.
+
+    `choices` lists the names a link may pick for `target` and `draft`, and whatever else is a closed list.
+    """
+    found: dict[str, Any] = {}
+    for name in NAMES:
+        text = query.get(name)
+        if text is not None and (value := _from_link(name, text, choices)) is not None:
+            found[name] = value
+    if "min_new_tokens" in found:
+        most = found.get("max_new_tokens", DEFAULTS["max_new_tokens"])
+        found["min_new_tokens"] = min(found["min_new_tokens"], most)
+    return found
+
+
+def _from_link(name: str, text: str, choices: Mapping[str, Sequence[str]]) -> Any:
+    if name in choices:
+        return text if text in choices[name] else None
+    if isinstance(DEFAULTS[name], bool):
+        return {"1": True, "0": False}.get(text)
+    if name == "seed":
+        return str(min(int(text), MAX_SEED)) if text.isascii() and text.isdigit() and len(text) < 40 else None
+    if name in _RANGES:
+        return _clamped(name, text)
+    return text[: MAX_LINK_PROMPT if name == "prompt" else MAX_LINK_TEXT]
+
+
+def _clamped(name: str, text: str) -> float | int | None:
+    low, high = _RANGES[name]
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if number != number:
+        return None
+    number = min(max(number, low), high)
+    return round(number) if name in _WHOLE else number
+
+
+def to_query(values: Mapping[str, Any]) -> dict[str, str]:
+    """What a link has to carry: every control that is not at its default. A long prompt is cut."""
+    query = {}
+    for name in NAMES:
+        value = values.get(name, DEFAULTS[name])
+        if value is None or value == DEFAULTS[name] or (name == "draft_len" and values.get("auto")):
+            continue
+        text = str(int(value)) if isinstance(value, bool) else f"{value}"
+        query[name] = text[:MAX_LINK_PROMPT]
+    return query

