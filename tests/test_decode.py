@@ -34,7 +34,7 @@ from trace_makers import finished, started, step
 from specviz import decode, sampling, verify
 from specviz.decode import Surroundings, autoregress, race, speculate
 from specviz.drafts import model as draft_model
-from specviz.drafts.lookup import PromptLookup
+from specviz.drafts.retrieval import prompt_lookup
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
 from specviz.errors import ContextError
@@ -120,7 +120,7 @@ def test_case_5_a_stop_string_inside_a_block_ends_everything_at_its_token(words)
 @pytest.mark.parametrize("num", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", ["lookup", "self"])
 def test_case_6_no_more_tokens_than_asked_for(tiny, kind, num):
-    prompt, source = ((10, 0, 0, 0, 0), PromptLookup(2)) if kind == "lookup" else (P9, ModelDraft(tiny))
+    prompt, source = ((10, 0, 0, 0, 0), prompt_lookup()) if kind == "lookup" else (P9, ModelDraft(tiny))
     trace = play(tiny, source, prompt, draft_len=3 if kind == "lookup" else 8, max_new_tokens=num)
     assert said(trace) == plain_greedy(tiny, prompt, num)
     assert ending(trace) == "length"
@@ -132,13 +132,13 @@ def test_case_6_no_more_tokens_than_asked_for(tiny, kind, num):
     ("prompt", "first"), [((1, 2, 3, 4), []), ((5,), []), (P9, [9, 10, 11])], ids=["no repeat", "one token", "P9"]
 )
 def test_case_7_lookup_drafts_what_it_finds_and_nothing_where_it_finds_nothing(tiny, prompt, first):
-    trace = play(tiny, PromptLookup(), prompt, draft_len=3)
+    trace = play(tiny, prompt_lookup(), prompt, draft_len=3)
     assert said(trace) == plain_greedy(tiny, prompt, 24)
     assert [node.token_id for node in trace.steps("speculative")[0].nodes] == first
 
 
 def test_case_7_the_acceptance_of_a_run_with_nothing_drafted_is_unknown():
-    trace = play(script(range(1, 9), 10), PromptLookup(), [0], max_new_tokens=8)
+    trace = play(script(range(1, 9), 10), prompt_lookup(), [0], max_new_tokens=8)
     assert summarize(trace).drafted == 0
     assert summarize(trace).acceptance_rate is None
     assert summarize(trace).tokens_per_pass == 1
@@ -269,7 +269,7 @@ def test_case_32_a_merge_of_one_is_the_trace_of_the_draft_alone(tiny, family, na
 
 
 def test_two_drafts_share_the_budget_and_the_text_stays(tiny, family):
-    source = MergedDraft([ModelDraft(family["other"]), PromptLookup(), ModelDraft(family["noisy .01"])])
+    source = MergedDraft([ModelDraft(family["other"]), prompt_lookup(), ModelDraft(family["noisy .01"])])
     for draft_len in (1, 2, 3, 7):
         trace = play(tiny, source, draft_len=draft_len)
         assert said(trace) == plain_greedy(tiny, P9, 24)
@@ -344,12 +344,12 @@ OTHER_ROWS = rows_by_last((0.3, 0.3, 0.0, 0.4))
 SOURCES = {
     "plain": lambda: None,
     "a model": lambda: ModelDraft(spoken(DRAFT_ROWS)),
-    "lookup": lambda: PromptLookup(2, 1),
+    "lookup": lambda: prompt_lookup(1),
     "a tree of the best": lambda: Bushy(spoken(DRAFT_ROWS), 2, 2),
     "a tree without replacement": lambda: Bushy(spoken(DRAFT_ROWS), 2, 1, sampled=True),
     "two equal models": lambda: MergedDraft([ModelDraft(spoken(DRAFT_ROWS)) for _ in range(2)]),
     "two unlike models": lambda: MergedDraft([ModelDraft(spoken(DRAFT_ROWS)), ModelDraft(spoken(OTHER_ROWS))]),
-    "a copy and a model": lambda: MergedDraft([PromptLookup(2, 1), ModelDraft(spoken(DRAFT_ROWS))]),
+    "a copy and a model": lambda: MergedDraft([prompt_lookup(1), ModelDraft(spoken(DRAFT_ROWS))]),
     "a wider draft": lambda: ModelDraft(spoken(lambda context: (*DRAFT_ROWS(context), 5.0))),
     "a narrower draft": lambda: ModelDraft(spoken(rows_by_last((0.2, 0.3, 0.5)))),
 }

@@ -12,7 +12,7 @@ import torch
 from toys import play, said
 
 from specviz import decode, models
-from specviz.drafts.lookup import PromptLookup
+from specviz.drafts.retrieval import prompt_lookup
 from specviz.drafts.model import ModelDraft
 from specviz.metrics import summarize
 from specviz.models import catalog, check_same_tokens
@@ -153,7 +153,7 @@ def tiny_draft(target):
 
 
 SOURCES = {
-    "lookup": (lambda *_: PromptLookup(), 6),
+    "lookup": (lambda *_: prompt_lookup(), 6),
     "tiny": (lambda target, *_: tiny_draft(target), 4),
     "chain": (lambda _, ids, truth: Knowing(truth, len(ids), width=1, sure=0.8), 7),
     "tree": (lambda _, ids, truth: Knowing(truth, len(ids), width=3, sure=0.8), 16),

@@ -76,14 +76,15 @@ def build(
     progress("Sorting", None)
     backwards = reversed_tokens(list(texts.values()))
     places = sorted_suffixes(backwards)
+    lengths = [len(ids) for ids in texts.values()]
     header = {
         "tokenizer": tokenizer_hash(tokenizer),
         "names": list(texts),
-        "lengths": [len(ids) for ids in texts.values()],
+        "lengths": lengths,
         "num_places": len(places),
     }
     _write(out, json.dumps(header).encode(), backwards, places)
-    return Built(len(texts), sum(header["lengths"]), tuple(complaints))
+    return Built(len(texts), sum(lengths), tuple(complaints))
 
 
 def _read_folder(
@@ -194,16 +195,15 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, Any], int]:
 
 def _sizes(path: Path, header: dict[str, Any]) -> tuple[list[str], int, int]:
     """(names, tokens with separators, places) of a header that may hold anything."""
-    names, lengths, num_places = (header.get(key) for key in ("names", "lengths", "num_places"))
+    names, lengths, num_places = header.get("names"), header.get("lengths"), header.get("num_places")
     if not (isinstance(names, list) and isinstance(lengths, list) and len(names) == len(lengths)):
         raise _damaged(path)
-    whole = [*lengths, num_places]
-    if any(type(number) is not int or not 0 <= number <= MAX_TOKENS for number in whole):
+    if any(type(number) is not int or not 0 <= number <= MAX_TOKENS for number in [*lengths, num_places]):
         raise _damaged(path)
     if any(not isinstance(name, str) for name in [*names, header.get("tokenizer")]):
         raise _damaged(path)
     num_tokens = sum(lengths) + len(lengths)
-    if num_places > num_tokens or not lengths:
+    if not isinstance(num_places, int) or num_places > num_tokens or not lengths:
         raise _damaged(path)
     return names, num_tokens, num_places
 

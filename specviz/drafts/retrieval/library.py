@@ -32,7 +32,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Library:
-    """Documents ready to be copied from; may serve many runs. `complaints` are sentences about what is left out."""
+    """Documents ready to be copied from, for any number of runs. `complaints` are sentences on what is not."""
 
     documents: tuple[Document, ...]
     tokens: tuple[Tokens, ...]

@@ -52,7 +52,8 @@ def sorted_suffixes(tokens: NDArray[np.uint32]) -> NDArray[np.uint32]:
         groups = groups[_shared(key)]
         known *= 2
     kept = (tokens[order] != SEPARATOR) & (tokens[order - 1] != SEPARATOR)
-    return order[kept].astype(PLACE)
+    places: NDArray[np.uint32] = order[kept].astype(PLACE)
+    return places
 
 
 def _packed_ranks(tokens: NDArray[np.uint32]) -> tuple[NDArray[np.int64], int]:
@@ -81,7 +82,7 @@ def _first_of_group(key: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _shared(key: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which places of a sorted key have an equal neighbour."""
-    same = key[1:] == key[:-1]
+    same: NDArray[np.bool_] = key[1:] == key[:-1]
     return np.concatenate([[False], same]) | np.concatenate([same, [False]]) if len(key) else same
 
 
