@@ -34,9 +34,9 @@ from trace_makers import finished, started, step
 from specviz import decode, sampling, verify
 from specviz.decode import Surroundings, autoregress, race, speculate
 from specviz.drafts import model as draft_model
-from specviz.drafts.retrieval import prompt_lookup
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.retrieval import prompt_lookup
 from specviz.errors import ContextError
 from specviz.metrics import summarize
 from specviz.models import LoadedModel

@@ -8,9 +8,9 @@ from trace_makers import chain_step
 from specviz.config import MAX_DRAFT_LEN
 from specviz.drafts import Observation
 from specviz.drafts.length import FIRST_LEN, PROBE_EVERY, AutoLength, FixedLength
-from specviz.drafts.retrieval import prompt_lookup
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.retrieval import prompt_lookup
 from specviz.sampling import Sampler
 from specviz.theory import best_draft_len
 from specviz.verify import TokenTree

@@ -12,8 +12,8 @@ import torch
 from toys import play, said
 
 from specviz import decode, models
-from specviz.drafts.retrieval import prompt_lookup
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.retrieval import prompt_lookup
 from specviz.metrics import summarize
 from specviz.models import catalog, check_same_tokens
 from specviz.runner import Runner, calibrate

@@ -9,14 +9,14 @@ import pypdf
 import pytest
 import toys
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
-from specviz.drafts.naming import Makers, make_draft
-from specviz.drafts.retrieval import corpus, library
-from specviz.drafts.retrieval.fixed import FixedTexts
-from specviz.drafts.retrieval.reader import Document, html_text, read_documents, to_text
 from tokenizer_makers import byte_level, metaspace
 
 from specviz import run
 from specviz.config import MAX_REFERENCES, RetrievalSettings, RunConfig
+from specviz.drafts.naming import Makers, make_draft
+from specviz.drafts.retrieval import corpus, library
+from specviz.drafts.retrieval.fixed import FixedTexts
+from specviz.drafts.retrieval.reader import Document, html_text, read_documents, to_text
 from specviz.errors import ConfigError, DocumentError, SpecvizError
 from specviz.trace import Trace
 
