@@ -20,8 +20,9 @@ MAX_STOP_STRINGS = 16
 MAX_SEED = 2**63 - 1
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 NUMERICS = ("exact", "fast")
+LOOKUP, REFERENCES, CASCADE, CORPUS_SUFFIX = "lookup", "references", "cascade:", ".sv"  # drafts without a model
 COPY_SOURCES = ("references", "prompt", "output")
-_LISTS = ("drafts", "stop", "references", "copy_sources")
+_LISTS = ("drafts", "stop", "references", "prompt_references", "copy_sources")
 MAX_REFERENCES = 10
 
 
@@ -29,13 +30,18 @@ MAX_REFERENCES = 10
 class RetrievalSettings:
     """How copies are made, for every draft that copies.
 
-    `min_match` is the fewest tokens that must agree, `copy_len` the most that a step copies (it never exceeds the
-    draft length), `sources` what may be copied from: references and corpus, the prompt, the own output.
+    `min_match` is the fewest tokens that must agree, `copy_len` the most that a step copies, `sources` what may be
+    copied from: references and corpus, the prompt, the own output.
     """
 
     min_match: int = 2
     copy_len: DraftLen = "auto"
     sources: tuple[str, ...] = COPY_SOURCES
+
+    @property
+    def most_copied(self) -> int:
+        """Tokens that a step may copy at most."""
+        return MAX_DRAFT_LEN if self.copy_len == "auto" else self.copy_len
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +49,10 @@ class RunConfig:
     """The settings of one run. They hold for the baseline and for both sides of speculation alike.
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 switch the filter off. `draft_len` is the most
-    tokens a step may draft, or "auto". `seed` None draws a fresh seed for the run. `target` and
-    `drafts` are names of the catalog, Hub ids or paths; what they mean is known to `models` alone. `references`
-    are paths of texts to copy from; `RetrievalSettings` tells about the settings of copying.
+    tokens a step may draft, or "auto"; copies have a length of their own, see `RetrievalSettings`, where the
+    other settings of copying are told, too. `seed` None draws a fresh seed for the run. `target` and `drafts`
+    are names of the catalog, Hub ids or paths; what they mean is known to `models` alone. `references` are paths
+    of texts to copy from; the texts of those in `prompt_references` stand before the prompt as well.
 
     Raises:
         ConfigError: a value out of range; the sentence names it and the legal range.
@@ -70,6 +77,7 @@ class RunConfig:
     device: str = "auto"
     numerics: str = "exact"
     references: tuple[str, ...] = ()
+    prompt_references: tuple[str, ...] = ()
     min_match: int = 2
     copy_len: DraftLen = "auto"
     copy_sources: tuple[str, ...] = COPY_SOURCES
@@ -105,6 +113,9 @@ class RunConfig:
             raise ConfigError(
                 f"{len(self.references)} references are given; at most {MAX_REFERENCES} are allowed."
             )
+        strangers = [name for name in self.prompt_references if name not in self.references]
+        if strangers:
+            raise ConfigError(f"{strangers[0]!r} is to stand in the prompt, but is none of the references.")
         _within("minimum match", self.min_match, 1, 64, whole=True)
         if self.copy_len != "auto":
             _within("copy length", self.copy_len, 1, MAX_DRAFT_LEN, whole=True, otherwise=' or "auto"')
@@ -140,6 +151,12 @@ class RunConfig:
             if not isinstance(data.get(name, False), bool):
                 raise ConfigError(f"{name} must be true or false.")
         return cls(**settings)
+
+
+def copies(draft: str) -> bool:
+    """Whether a draft of that name, or a member of the cascade of that name, copies what it proposes."""
+    members = draft.removeprefix(CASCADE).split(",") if draft.startswith(CASCADE) else [draft]
+    return any(name in (LOOKUP, REFERENCES) or name.endswith(CORPUS_SUFFIX) for name in members)
 
 
 def _strings(name: str, value: object) -> tuple[str, ...]:

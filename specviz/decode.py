@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specviz.config import RunConfig
-from specviz.drafts import DraftSource, Observation
+from specviz.drafts import DraftSource, Observation, most_copied
 from specviz.drafts.length import AutoLength, FixedLength, LengthPolicy
 from specviz.errors import ContextError, NumericsError
 from specviz.models import LoadedModel
@@ -155,7 +155,8 @@ class _Lane:
         self.generator = torch.Generator().manual_seed(2 * self.around.seed + (self.name == "baseline"))
         chosen = self.config.draft_len
         times = sorted(self.target.pass_times.items())
-        self.policy = AutoLength(times) if chosen == "auto" else FixedLength(chosen)
+        copied = most_copied(self.source) if self.source else 0
+        self.policy = AutoLength(times) if chosen == "auto" else FixedLength(max(chosen, copied))
 
     def read_prompt(self) -> RunStarted:
         """The prompt pass: feed all tokens but the last, in the target and the drafts."""

@@ -12,29 +12,32 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import transformers
 
 import specviz
 from specviz import models, text
-from specviz.config import RunConfig
+from specviz.config import CASCADE, CORPUS_SUFFIX, REFERENCES, RunConfig
 from specviz.decode import Surroundings, autoregress, check_prompt, race, speculate
 from specviz.drafts import DraftSource
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.naming import Makers, make_draft
-from specviz.drafts.retrieval.library import Library, build_library
+from specviz.drafts.retrieval.library import Library, Shelf
+from specviz.errors import ContextError
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
 from specviz.runner import calibrate
-from specviz.trace import Event, Piece, RunStarted, Step, Trace, event_ids
+from specviz.trace import Event, Piece, Trace, event_ids
 
 _CALIBRATION = threading.Lock()  # two visitors must not measure at the same time
 
 
 class Run:
-    """One prepared run. `trace` grows while `events` is consumed and holds the bytes of every id seen."""
+    """One prepared run. `trace` grows while `events` is consumed and holds the bytes of every id seen, and the
+    texts of the references. `warnings` are sentences on what goes on without: files that cannot be used.
+    """
 
     def __init__(
         self,
@@ -46,12 +49,12 @@ class Run:
         library: Library | None = None,
     ) -> None:
         self.config = config
-        self.library = library
+        self.warnings = library.complaints if library else ()
         self.target = target
         self.prompt_ids = prompt_ids
-        self.trace = Trace(config=_kept(config), versions=_versions())
+        self.trace = Trace(config=_kept(config, library), versions={**versions(), "machine": _machine()})
         if library is not None:
-            self.trace.references = library.references(with_text=False)
+            self.trace.references = library.references
         self._source = source
         self._cancelled = cancelled
         self._read_piece = text.PieceReader(target.tokenizer) if target.tokenizer else _number_piece
@@ -59,9 +62,7 @@ class Run:
     def events(self) -> Iterator[Event]:
         """The events of all lanes in race order, each kept in `trace` before it is handed out."""
         for event in self._lanes():
-            ids = event_ids(event) if isinstance(event, Step) else set()
-            ids.update(event.prompt_ids if isinstance(event, RunStarted) else ())
-            for token_id in ids:
+            for token_id in event_ids(event):
                 self.piece(token_id)
             self.trace.events.append(event)
             yield event
@@ -87,33 +88,49 @@ class Run:
         return Surroundings(seed=self.config.seed, stops=stops, cancelled=self._cancelled)
 
 
+class Prepare(Protocol):
+    """What `prepare` is, for a face that can be handed another one."""
+
+    def __call__(
+        self,
+        config: RunConfig,
+        *,
+        progress: Progress | None = ...,
+        cancelled: Callable[[], bool] = ...,
+        shelf: Shelf | None = ...,
+    ) -> Run: ...
+
+
 def prepare(
     config: RunConfig,
     *,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-    library: Library | None = None,
+    shelf: Shelf | None = None,
 ) -> Run:
     """Load what the settings name and encode the prompt.
 
-    `progress(sentence, fraction or None)` is told what takes long; `cancelled` is asked between passes. `library`
+    `progress(sentence, fraction or None)` is told what takes long; `cancelled` is asked between passes. `shelf`
     holds the references where a face keeps them ready; else they are read from the settings' paths.
 
     Raises:
         SpecvizError: whatever forbids the run, in one sentence.
     """
+    if shelf is None and config.references:
+        shelf = Shelf.read(config.references, config.prompt_references)
     target_name = config.target or catalog.default_target()
     config = dataclasses.replace(
         config,
         target=target_name,
-        drafts=config.drafts or _default_drafts(config, target_name, library),
+        drafts=config.drafts or _default_drafts(target_name, shelf),
         seed=secrets.randbelow(2**32) if config.seed is None else config.seed,
     )
     target = _load(target_name, config, config.numerics, progress)
-    prompt_ids = text.encode_prompt(target.tokenizer, config.prompt, raw=config.raw)
+    if shelf and progress:
+        progress("Reading the references", None)
+    library = shelf.library(target.tokenizer) if shelf else None
+    prompt_ids = text.encode_prompt(target.tokenizer, _whole_prompt(config, target, library), raw=config.raw)
     check_prompt(prompt_ids, target)
-    if library is None and config.references:
-        library = build_library(config.references, target.tokenizer)
     source = make_source(target, config, progress, library)
     return Run(config, target, source, prompt_ids, cancelled, library)
 
@@ -132,22 +149,51 @@ def make_source(
         settings=config.retrieval,
         references=library.texts if library else None,
         load=lambda name: _load_draft(name, target, config, progress),
+        draft_len=config.draft_len,
     )
     sources = [make_draft(name, makers) for name in config.drafts if name != "none"]
     if not sources:
         return None
-    return sources[0] if len(sources) == 1 else MergedDraft(sources)
+    return sources[0] if len(sources) == 1 else MergedDraft(sources, makers.most_drafted)
 
 
-def _default_drafts(config: RunConfig, target: str, library: Library | None) -> tuple[str, ...]:
+def _default_drafts(target: str, shelf: Shelf | None) -> tuple[str, ...]:
     """Whoever brings references wants them used."""
-    return ("references",) if config.references or library else catalog.default_drafts(target)
+    return (REFERENCES,) if shelf else catalog.default_drafts(target)
 
 
-def _kept(config: RunConfig) -> dict[str, Any]:
-    """The settings as a trace keeps them: of a reference its name, not where it lies on this machine."""
-    names = tuple(Path(path).name for path in config.references)
-    return dataclasses.replace(config, references=names).to_json()
+def _whole_prompt(config: RunConfig, target: LoadedModel, library: Library | None) -> str:
+    """The prompt behind the references that are to stand in it.
+
+    Raises:
+        ContextError: these alone leave no room in the context.
+    """
+    if library is None:
+        return config.prompt
+    if target.context_len and library.num_in_prompt > target.context_len:
+        raise ContextError(
+            f"The references in the prompt have {library.num_in_prompt:,} tokens, but {target.name} takes at most "
+            f"{target.context_len:,}; use some of them for drafting alone."
+        )
+    return library.with_prompt(config.prompt)
+
+
+def _kept(config: RunConfig, library: Library | None) -> dict[str, Any]:
+    """The settings as a trace keeps them: of a file its name, not where it lies on this machine."""
+    documents = library.documents if library else ()
+    return dataclasses.replace(
+        config,
+        drafts=tuple(_without_folders(name) for name in config.drafts),
+        references=tuple(document.name for document in documents),
+        prompt_references=tuple(document.name for document in documents if document.in_prompt),
+    ).to_json()
+
+
+def _without_folders(draft: str) -> str:
+    """A corpus by its file's name, alone or as a member of a cascade."""
+    head = CASCADE if draft.startswith(CASCADE) else ""
+    names = draft.removeprefix(head).split(",") if head else [draft]
+    return head + ",".join(Path(name).name if name.endswith(CORPUS_SUFFIX) else name for name in names)
 
 
 def _load_draft(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> LoadedModel:
@@ -171,11 +217,15 @@ def _number_piece(token_id: int) -> Piece:
     return Piece(f"⟨{token_id}⟩".encode())
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of this program and of the libraries that decide what it computes and how fast."""
     return {
         "specviz": specviz.__version__,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
     }
+
+
+def _machine() -> str:
+    return f"{platform.machine()}, {torch.get_num_threads()} threads"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import sys
 import types
@@ -158,7 +159,8 @@ class RunStarted:
 
     `proposers` names the draft sources; trials and nodes refer to them by index. `bit_exact` says whether a
     block's logits equal single passes bit for bit here, or to rounding. `pass_times` are (block size,
-    seconds) of one target pass, measured at load.
+    seconds) of one target pass, measured at load. `num_left_out` prompt ids are missing in a trace that was kept
+    without the references that stood in its prompt; `prompt_ids` is empty then.
     """
 
     lane: Lane
@@ -171,6 +173,11 @@ class RunStarted:
     bit_exact: bool
     prefill_s: float
     pass_times: tuple[tuple[int, float], ...]
+    num_left_out: int = 0
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_ids) + self.num_left_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +207,7 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A text that could be copied from. `text` and `starts` (the character at which each token begins) are empty
-    unless the whole text is meant to be kept: what was copied stands in the nodes anyway.
+    where the text was not kept: what was copied stands in the nodes anyway.
     """
 
     name: str
@@ -236,14 +243,21 @@ class Trace:
         """Every id that a replay may have to show, tops included."""
         ids: set[int] = set()
         for event in self.events:
-            if isinstance(event, RunStarted):
-                ids.update(event.prompt_ids)
-            elif isinstance(event, Step):
-                ids.update(event_ids(event))
+            ids |= event_ids(event)
         return ids
 
+    def without_texts(self) -> Trace:
+        """The same without the texts of references: of these only the copied excerpts stay, in the nodes."""
+        hidden = bool(self.config.get("prompt_references"))
+        events = [_without_prompt(e) if hidden and isinstance(e, RunStarted) else e for e in self.events]
+        bare = [dataclasses.replace(reference, text="", starts=()) for reference in self.references]
+        trace = Trace(self.config, events, self.pieces, self.versions, bare)
+        used = trace.ids_used()
+        trace.pieces = {token_id: piece for token_id, piece in self.pieces.items() if token_id in used}
+        return trace
+
     def to_json(self) -> str:
-        """The trace as one JSON document; `from_json` gives an equal trace back."""
+        """The whole trace as one JSON document; `from_json` gives an equal trace back."""
         return json.dumps(
             {
                 "format": FORMAT,
@@ -291,8 +305,18 @@ class Trace:
         return trace
 
 
-def event_ids(step: Step) -> set[int]:
-    """Every token id that a step mentions."""
+def _without_prompt(started: RunStarted) -> RunStarted:
+    return dataclasses.replace(started, prompt_ids=(), num_left_out=started.num_prompt_tokens)
+
+
+def event_ids(event: Event) -> set[int]:
+    """Every token id that an event mentions."""
+    if isinstance(event, RunStarted):
+        return set(event.prompt_ids)
+    return _step_ids(event) if isinstance(event, Step) else set()
+
+
+def _step_ids(step: Step) -> set[int]:
     ids = set(step.emitted) | {node.token_id for node in step.nodes}
     if step.final is not None:
         ids.add(step.final.token_id)
@@ -367,6 +391,12 @@ def _schema(cls: type) -> tuple[dict[str, Any], frozenset[str]]:
 
 def _check_structure(trace: Trace) -> None:
     """Refuse what is well-typed but impossible, so that no reader above has to."""
+    for reference in trace.references:
+        ends = [*reference.starts, len(reference.text)]
+        if reference.num_tokens < 0 or len(reference.starts) not in (0, reference.num_tokens):
+            raise TraceError("The trace is damaged: a reference whose tokens do not add up.")
+        if min(ends) < 0 or any(a > b for a, b in itertools.pairwise(ends)):
+            raise TraceError("The trace is damaged: a reference whose tokens do not follow one another.")
     num_proposers = {lane: len(e.proposers) if (e := trace.started(lane)) else 0 for lane in typing.get_args(Lane)}
     for step in trace.events:
         if isinstance(step, Step) and (fault := _structure_fault(step, num_proposers[step.lane])):

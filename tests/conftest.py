@@ -1,10 +1,19 @@
 """Shared set-up: small models run best on one thread, and the toy models are built once."""
 
+import gc
+
 import pytest
 import torch
 import toys
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collect_own_garbage():
+    """Close what a module leaves to the collector while its own warning filters hold, not in a later test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +30,15 @@ def family(tiny):
         "noisy .01": toys.noisy(tiny, 0.01),
         "other": toys.other(),
     }
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium of the test file's own."""
+    from browser import FLAGS, chromium_path  # late: most files need neither gradio nor a browser
+
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=chromium_path(), args=list(FLAGS))
+        yield chromium
+        chromium.close()

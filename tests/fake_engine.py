@@ -113,6 +113,7 @@ class FakeRun:
         self.script = [index[_piece(word)] for word in self.engine.words]
         self.wrong = [index[_piece(word)] for word in WRONG]
         self.random = random.Random(f"{self.config.seed} {self.config.prompt}")
+        self.warnings: tuple[str, ...] = ()
         self.trace = Trace(config=self.config.to_json(), versions={"specviz": "test"})
         self.tokens: dict[Lane, int] = {"speculative": 0, "baseline": 0}
         self.clocks: dict[Lane, float] = {"speculative": 0.0, "baseline": 0.0}

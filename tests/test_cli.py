@@ -28,7 +28,8 @@ JSON_KEYS = [
     "target", "draft", "draft_len", "dtype", "device", "seed", "prompt_tokens", "tokens", "passes", "drafted",
     "tested", "accepted", "acceptance_rate", "overlap", "draft_yield", "tokens_per_pass", "prefill_s", "draft_s",
     "verify_s", "total_s", "tokens_per_s", "baseline_tokens_per_s", "speedup", "predicted_speedup",
-    "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference", "text", "token_ids",
+    "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference", "copied", "text",
+    "token_ids",
 ]  # fmt: skip
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202eabc\r\x08\x7f\x00"
 
@@ -157,7 +158,9 @@ def test_every_option_reaches_the_settings():
     words = (
         "--prompt hi --target T --draft a --draft lookup --draft-len auto --temperature 0.5 --top-k 9 --top-p 0.8 "
         "--repetition-penalty 1.1 --stop x --stop y --min-new-tokens 2 --max-new-tokens 5 --ignore-eos --seed 7 "
-        "--no-baseline --raw --dtype float32 --device cpu --numerics fast"
+        "--no-baseline --raw --dtype float32 --device cpu --numerics fast --reference r.txt "
+        "--prompt-reference q.md --reference s.txt --min-match 3 --copy-len 6 --copy-from references "
+        "--copy-from output"
     )
     assert run(*words.split(), engine=engine) == 0
     assert engine.configs == [
@@ -165,6 +168,8 @@ def test_every_option_reaches_the_settings():
             prompt="hi", target="T", drafts=("a", "lookup"), draft_len="auto", temperature=0.5, top_k=9, top_p=0.8,
             repetition_penalty=1.1, stop=("x", "y"), ignore_eos=True, min_new_tokens=2, max_new_tokens=5, seed=7,
             raw=True, baseline=False, dtype="float32", device="cpu", numerics="fast",
+            references=("r.txt", "s.txt", "q.md"), prompt_references=("q.md",), min_match=3, copy_len=6,
+            copy_sources=("references", "output"),
         )
     ]  # fmt: skip
     untouched = {f.name for f in dataclasses.fields(RunConfig) if getattr(engine.configs[0], f.name) == f.default}

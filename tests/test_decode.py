@@ -120,7 +120,7 @@ def test_case_5_a_stop_string_inside_a_block_ends_everything_at_its_token(words)
 @pytest.mark.parametrize("num", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", ["lookup", "self"])
 def test_case_6_no_more_tokens_than_asked_for(tiny, kind, num):
-    prompt, source = ((10, 0, 0, 0, 0), prompt_lookup()) if kind == "lookup" else (P9, ModelDraft(tiny))
+    prompt, source = ((10, 0, 0, 0, 0), prompt_lookup(copy_len=3)) if kind == "lookup" else (P9, ModelDraft(tiny))
     trace = play(tiny, source, prompt, draft_len=3 if kind == "lookup" else 8, max_new_tokens=num)
     assert said(trace) == plain_greedy(tiny, prompt, num)
     assert ending(trace) == "length"
@@ -132,7 +132,7 @@ def test_case_6_no_more_tokens_than_asked_for(tiny, kind, num):
     ("prompt", "first"), [((1, 2, 3, 4), []), ((5,), []), (P9, [9, 10, 11])], ids=["no repeat", "one token", "P9"]
 )
 def test_case_7_lookup_drafts_what_it_finds_and_nothing_where_it_finds_nothing(tiny, prompt, first):
-    trace = play(tiny, prompt_lookup(), prompt, draft_len=3)
+    trace = play(tiny, prompt_lookup(copy_len=3), prompt)
     assert said(trace) == plain_greedy(tiny, prompt, 24)
     assert [node.token_id for node in trace.steps("speculative")[0].nodes] == first
 
@@ -269,9 +269,9 @@ def test_case_32_a_merge_of_one_is_the_trace_of_the_draft_alone(tiny, family, na
 
 
 def test_two_drafts_share_the_budget_and_the_text_stays(tiny, family):
-    source = MergedDraft([ModelDraft(family["other"]), prompt_lookup(), ModelDraft(family["noisy .01"])])
     for draft_len in (1, 2, 3, 7):
-        trace = play(tiny, source, draft_len=draft_len)
+        members = [ModelDraft(family["other"]), prompt_lookup(copy_len=draft_len), ModelDraft(family["noisy .01"])]
+        trace = play(tiny, MergedDraft(members), draft_len=draft_len)
         assert said(trace) == plain_greedy(tiny, P9, 24)
         assert max(step.num_drafted for step in trace.steps("speculative")) <= draft_len
 

@@ -2,15 +2,17 @@
 
 import pytest
 import torch
-from toys import P9, Bushy, Copies, fresh_cache, plain_greedy, play, scripted, settings, table
+from toys import P9, Bushy, Copies, fresh_cache, plain_greedy, play, said, scripted, settings, table
 from trace_makers import chain_step
 
-from specviz.config import MAX_DRAFT_LEN
+from specviz.config import MAX_DRAFT_LEN, RetrievalSettings
 from specviz.drafts import Observation
+from specviz.drafts.cascade import Cascade
 from specviz.drafts.length import FIRST_LEN, PROBE_EVERY, AutoLength, FixedLength
-from specviz.drafts.merge import MergedDraft
+from specviz.drafts.merge import MergedDraft, shared
 from specviz.drafts.model import ModelDraft
-from specviz.drafts.retrieval import prompt_lookup
+from specviz.drafts.retrieval import Retrieval, prompt_lookup
+from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.sampling import Sampler
 from specviz.theory import best_draft_len
 from specviz.verify import TokenTree
@@ -153,6 +155,33 @@ def test_a_merge_shares_the_budget_out_before_anything_is_drawn(budget, shares):
     tree = propose(begin(MergedDraft([Copies(chain) for chain in chains]), [0]), [0], budget)
     proposers = [proposal.proposer for proposal in tree.proposals]
     assert tuple(proposers.count(i) for i in range(3)) == shares
+
+
+@pytest.mark.parametrize(
+    ("budget", "limits", "shares"),
+    [
+        (32, (4, 32, 4), (4, 24, 4)),
+        (32, (32, 4), (28, 4)),
+        (6, (32, 4), (3, 3)),
+        (5, (32, 32), (3, 2)),
+        (1, (4, 32), (1, 0)),
+        (9, (1, 2, 3), (1, 2, 3)),
+    ],
+)
+def test_a_budget_is_shared_as_equally_as_limits_allow(budget, limits, shares):
+    assert shared(budget, limits) == list(shares)
+
+
+def test_copies_have_a_length_of_their_own_beside_a_model_that_drafts(tiny, family):
+    text = [*P9, *plain_greedy(tiny, P9, 24)]
+    for beside, copied in ((Cascade, 9), (MergedDraft, 9 - 2)):
+        copies = Retrieval("references", [FixedTexts.of({"a": text})], RetrievalSettings(copy_len=9))
+        source = beside([copies, ModelDraft(family["other"])], 2)
+        trace = play(tiny, source, draft_len=2, max_new_tokens=20)
+        proposers = [[i for node in step.nodes for i in node.proposers] for step in trace.steps("speculative")]
+        assert max(step.count(0) for step in proposers) == copied
+        assert max(step.count(1) for step in proposers) <= 2
+        assert said(trace) == text[len(P9) :][:20]
 
 
 def test_a_merge_of_merges_names_every_source_once():

@@ -309,10 +309,17 @@ def test_a_model_is_loaded_once_however_many_ask_at_the_same_time(monkeypatch):
 def test_other_settings_are_another_model_and_progress_is_told_of_loading_only(monkeypatch):
     monkeypatch.setattr(loading, "_load", lambda *_: object())
     told = []
+    place = {"dtype": "bfloat16", "device": "cpu"}
     for settings in ({}, {}, {"numerics": "fast"}, {"numerics": "fast"}):
-        models.load("same", progress=lambda text, fraction: told.append((text, fraction)), **settings)
+        models.load("same", progress=lambda text, fraction: told.append((text, fraction)), **place, **settings)
     assert told == [("Loading same", None)] * 2
     assert len(loading._REGISTRY) == 2
+
+
+def test_where_nothing_can_be_exact_both_numerics_are_one_model(folder):
+    exact, fast = (models.load(str(folder), dtype="float32", numerics=kind) for kind in ("exact", "fast"))
+    assert exact is fast
+    assert exact.numerics == "fast"
 
 
 def test_a_load_that_failed_leaves_the_registry_as_it_was(folder):

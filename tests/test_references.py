@@ -16,8 +16,10 @@ from specviz.config import MAX_REFERENCES, RetrievalSettings, RunConfig
 from specviz.drafts.naming import Makers, make_draft
 from specviz.drafts.retrieval import corpus, library
 from specviz.drafts.retrieval.fixed import FixedTexts
+from specviz.drafts.retrieval.library import Shelf
 from specviz.drafts.retrieval.reader import Document, html_text, read_documents, to_text
-from specviz.errors import ConfigError, DocumentError, SpecvizError
+from specviz.errors import ConfigError, ContextError, DocumentError, SpecvizError
+from specviz.metrics import audit, summarize
 from specviz.trace import Trace
 
 TOKENIZER = byte_level()
@@ -95,7 +97,7 @@ def test_a_bad_file_gives_one_sentence_and_the_rest_keeps_working(tmp_path, name
     assert sentence.endswith(".")
     assert any(part in sentence for part in why.split("|"))
     with pytest.raises(DocumentError, match=name):
-        library.build_library([tmp_path / name], TOKENIZER)
+        Shelf.read([tmp_path / name])
 
 
 def test_missing_files_folders_and_what_goes_beyond_the_limits(tmp_path):
@@ -124,12 +126,33 @@ def test_too_many_tokens_leave_a_document_out(monkeypatch):
 
 def test_a_library_knows_the_character_of_each_token_and_keeps_texts_only_if_asked():
     made = library.index_documents([Document("a", "aéb"), Document("b", "xy")], TOKENIZER)
-    bare, whole = made.references(with_text=False), made.references(with_text=True)
-    assert [(r.name, r.num_tokens, r.text, r.starts) for r in bare] == [("a", 4, "", ()), ("b", 2, "", ())]
-    assert (whole[0].text, whole[0].starts) == ("aéb", (0, 1, 1, 2))
-    trace = Trace(references=whole)
-    assert Trace.from_json(trace.to_json()).references == whole
-    assert "aéb" not in Trace(references=bare).to_json()
+    trace = Trace(references=made.references)
+    assert (trace.references[0].text, trace.references[0].starts) == ("aéb", (0, 1, 1, 2))
+    assert Trace.from_json(trace.to_json()).references == made.references
+    bare = trace.without_texts()
+    assert [(r.name, r.num_tokens, r.text, r.starts) for r in bare.references] == [
+        ("a", 4, "", ()),
+        ("b", 2, "", ()),
+    ]
+    assert "a\\u00e9b" in trace.to_json()
+    assert "a\\u00e9b" not in bare.to_json()
+
+
+def test_a_shelf_indexes_once_for_each_tokenizer_and_refuses_where_nothing_is_left(monkeypatch):
+    shelf = Shelf([Document("a", "12345")])
+    assert shelf.library(TOKENIZER) is shelf.library(byte_level())
+    assert shelf.library(TOKENIZER) is not shelf.library(metaspace())
+    monkeypatch.setattr(library, "MAX_TOKENS", 4)
+    with pytest.raises(DocumentError, match="a goes beyond 4 tokens"):
+        Shelf([Document("a", "12345")]).library(TOKENIZER)
+
+
+def test_documents_that_are_to_stand_in_the_prompt_do_in_their_order():
+    documents = [Document("a", "\none\n", True), Document("b", "two"), Document("c", "three ", True)]
+    made = library.index_documents(documents, TOKENIZER)
+    assert made.with_prompt("ask ") == "one\n\nthree\n\nask "
+    assert made.num_in_prompt == 5 + 6
+    assert library.index_documents([Document("b", "two")], TOKENIZER).with_prompt("ask") == "ask"
 
 
 # -- corpus --------------------------------------------------------------------------------------
@@ -277,16 +300,39 @@ def test_a_run_reads_its_references_and_its_trace_tells_no_paths(tiny, tmp_path,
     monkeypatch.setattr(run, "_load", lambda *_: target)
     path = tmp_path / "notes.txt"
     path.write_text("ABCABCABC")
-    config = RunConfig(prompt="AB", target="TINY", raw=True, references=(str(path),), max_new_tokens=8, seed=1)
+    config = RunConfig(
+        prompt="AB", target="TINY", raw=True, references=(str(path), "absent.txt"), max_new_tokens=8, seed=1
+    )
     prepared = run.prepare(config)
     assert prepared.config.drafts == ("references",)
     events = list(prepared.events())
     assert events
     assert prepared.trace.config["references"] == ["notes.txt"]
     assert str(tmp_path) not in prepared.trace.to_json()
-    assert [(r.name, r.num_tokens, r.text) for r in prepared.trace.references] == [("notes.txt", 9, "")]
+    assert [(r.name, r.num_tokens, r.text) for r in prepared.trace.references] == [("notes.txt", 9, "ABCABCABC")]
+    assert prepared.warnings == ("absent.txt cannot be opened (No such file or directory); it was left out.",)
     nodes = [node for step in prepared.trace.steps("speculative") for node in step.nodes]
     assert "notes.txt" in {node.origin.source for node in nodes}
     assert prepared.trace.token_ids("speculative") == prepared.trace.token_ids("baseline")
     with pytest.raises(SpecvizError, match="absent"):
         run.prepare(RunConfig(prompt="AB", target="TINY", references=("absent.txt",)))
+
+
+def test_a_reference_in_the_prompt_is_read_by_the_model_but_not_kept_in_the_trace(tmp_path, monkeypatch):
+    target = toys.loaded(toys.tiny(vocab_size=256).model, "TINY", tokenizer=TOKENIZER)
+    monkeypatch.setattr(run, "_load", lambda *_: target)
+    (tmp_path / "notes.txt").write_text("ABCABCXYZ\n")
+    path = str(tmp_path / "notes.txt")
+    config = RunConfig(prompt="AB", target="TINY", raw=True, references=(path,), prompt_references=(path,), seed=1)
+    prepared = run.prepare(dataclasses.replace(config, max_new_tokens=4))
+    assert prepared.prompt_ids == ids("ABCABCXYZ\n\nAB")
+    whole = list(prepared.events())[0:1] and prepared.trace
+    assert Trace.from_json(whole.to_json()) == whole
+    kept = Trace.from_json(whole.without_texts().to_json())
+    assert kept.config["prompt_references"] == ["notes.txt"]
+    assert [kept.started(lane).prompt_ids for lane in ("speculative", "baseline")] == [(), ()]
+    assert summarize(kept) == summarize(whole)
+    assert audit(kept) == []
+    (tmp_path / "notes.txt").write_text("A" * 300)
+    with pytest.raises(ContextError, match="use some of them for drafting alone"):
+        run.prepare(config)

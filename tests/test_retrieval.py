@@ -22,6 +22,7 @@ from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.drafts.retrieval.live import LiveText
 from specviz.drafts.retrieval.match import MAX_MATCH, MAX_PLACES, plan
 from specviz.drafts.retrieval.suffix_array import SuffixArray
+from specviz.metrics import summarize
 from specviz.metrics.provenance import copies_by_source
 from specviz.sampling import Sampler
 from specviz.trace import Origin, Step, Trace
@@ -234,7 +235,7 @@ SOURCES = {
 def test_greedy_text_is_that_of_the_target_alone(tiny, family, name, draft_len):
     trace = play(tiny, SOURCES[name](family), P9, draft_len=draft_len, max_new_tokens=40)
     assert said(trace) == plain_greedy(tiny, P9, 40)
-    assert max(step.num_drafted for step in trace.steps("speculative")) <= draft_len
+    assert summarize(trace).drafted > 0
 
 
 def test_a_right_reference_is_accepted_in_few_passes(tiny):
@@ -242,6 +243,7 @@ def test_a_right_reference_is_accepted_in_few_passes(tiny):
     trace = play(tiny, source({"a": text}), P9, draft_len=16)
     assert len(trace.steps("speculative")) <= 3
     (tally,) = copies_by_source(trace)
+    assert summarize(trace).copied == (tally,)
     assert (tally.source, tally.accepted) == ("a", sum(s.num_accepted for s in trace.steps("speculative")))
     assert tally.used[0][0] == len(P9)
 

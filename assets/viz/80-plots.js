@@ -64,10 +64,25 @@ class Plots {
     for (const plot of this.plots) {
       const data = plot.figure.data.map((trace) => coloured({ ...trace, ...series(this.run, trace.meta, this.time) }, colour));
       const layout = themed(plot.figure.layout, colour);
-      for (const axis of ["xaxis", "yaxis"]) this.room(layout, axis, data, plot);
+      for (const axis of ["xaxis", "yaxis"]) {
+        this.room(layout, axis, data, plot);
+        if (plot.zoom?.run === this.run.id && plot.zoom[axis]) layout[axis] = { ...layout[axis], range: plot.zoom[axis], autorange: false };
+      }
       layout.uirevision = this.run.id;
       this.plotly.react(plot.box, data, layout, { displaylogo: false, responsive: true, displayModeBar: false });
+      if (!plot.heard) plot.box.on("plotly_relayout", (change) => this.zoomed(plot, change));
+      plot.heard = true;
     }
+  }
+
+  /** The visitor zoomed, or let go with a double click: growing axes must not undo that. */
+  zoomed(plot, change) {
+    if (plot.zoom?.run !== this.run.id) plot.zoom = { run: this.run.id };
+    for (const axis of ["xaxis", "yaxis"]) {
+      if (change[`${axis}.range[0]`] !== undefined) plot.zoom[axis] = [change[`${axis}.range[0]`], change[`${axis}.range[1]`]];
+      else if (change[`${axis}.autorange`] || change[`${axis}.range`]) delete plot.zoom[axis];
+    }
+    this.draw();
   }
 
   /** The plot as it stands, on its panel's colour, with its title. */

@@ -104,12 +104,12 @@ class View {
   receive(delta) {
     if (!delta || !delta.run) return;
     this.complain((delta.phase === "error" ? delta.note : delta.warning) ?? "");
-    if (delta.seq === 0 && delta.phase === "error") return; // refused before it began: keep what is shown
     if (this.run?.id !== delta.run) {
       if (delta.seq !== 0 && this.stale?.has(delta.run)) return;
       this.open(delta);
     }
     this.take(this.run.accept(delta));
+    if (this.run.phase === "error" && !this.run.course.length && this.before) this.goBack();
     if (this.run.gap()) this.fill(this.run.gap());
   }
 
@@ -122,9 +122,23 @@ class View {
     this.tools.showLink(query);
   }
 
+  /** A run that was refused before it began leaves what was shown. */
+  goBack() {
+    this.stale.add(this.run.id);
+    this.run = this.before;
+    this.before = null;
+    for (const lane of LANES) {
+      this.lanes[lane].clear();
+      for (const step of this.run.steps[lane]) this.lanes[lane].add(this.run, step);
+    }
+    this.transport.load(this.run, { live: false });
+    this.transport.seek(this.run.duration);
+  }
+
   open(delta) {
     this.stale ??= new Set();
     if (this.run) this.stale.add(this.run.id);
+    this.before = this.run?.course.length ? this.run : null;
     this.run = new Run(delta.run, this.still.fields);
     this.pinned = null;
     this.hovered = null;

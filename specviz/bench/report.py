@@ -13,12 +13,11 @@ from itertools import groupby
 from typing import Any
 
 import torch
-import transformers
 
-import specviz
 from specviz.bench import drafts, engine
 from specviz.bench.bench import Bench, Row
 from specviz.distill.card import cpu_name
+from specviz.run import versions
 
 Section = Callable[[Bench], Iterator[Row]]
 SECTIONS: dict[str, Section] = {
@@ -57,7 +56,7 @@ def measure(
         say(f"Measuring {name}", place / len(sections))
         rows += [row.to_json() for row in section(bench)]
     pair = {"target": bench.target, "drafts": list(bench.drafts)}
-    return {"machine": machine, "versions": _versions(), "quick": bench.quick, **pair, "rows": rows}
+    return {"machine": machine, "versions": versions(), "quick": bench.quick, **pair, "rows": rows}
 
 
 def _machine() -> dict[str, Any]:
@@ -70,15 +69,6 @@ def _machine() -> dict[str, Any]:
         "gpu": gpu,
         "system": f"{platform.system()} {platform.machine()}",
         "load_at_start": load,
-    }
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "specviz": specviz.__version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
     }
 
 

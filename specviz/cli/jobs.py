@@ -1,4 +1,4 @@
-"""The commands `bench` and `distill`: long jobs that report how far they are.
+"""The commands `bench`, `distill` and `index`: long jobs that report how far they are.
 
 Owns: their options, progress and last words in a terminal. Must not know how the jobs work.
 """
@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 
 from specviz.cli.files import OutputFile
 from specviz.cli.options import Options
+from specviz.cli.paint import one_line
 from specviz.cli.status import Status
 from specviz.cli.summary import UNKNOWN
+from specviz.config import CORPUS_SUFFIX
+from specviz.errors import ConfigError
 
 if TYPE_CHECKING:
     from specviz.distill import Report
@@ -60,6 +63,28 @@ def distill(options: Options) -> int:
     measured = result.agreement
     rate = f"{measured.rate:.1%}" if measured.num_positions else UNKNOWN
     print(f"{result.out}: agrees with the target on {rate} of tokens it never saw; see its README.md.")
+    return 0
+
+
+def index(options: Options) -> int:
+    """Make a corpus and say what is in it, and what is not."""
+    if not options.out.endswith(CORPUS_SUFFIX):
+        raise ConfigError(f"--out {options.out!r} must end in {CORPUS_SUFFIX}, so that --draft knows what it is.")
+    OutputFile(options.out, "--out")
+    from specviz import models  # late: it imports torch
+    from specviz.drafts.retrieval import corpus
+    from specviz.models import catalog
+
+    status = Status(sys.stderr)
+    try:
+        tokenizer = models.load_tokenizer(options.target or catalog.default_target())
+        built = corpus.build(options.folder, options.out, tokenizer, status.update)
+    finally:
+        status.clear()
+    for complaint in built.complaints:
+        print(one_line(f"specviz: {complaint}"), file=sys.stderr)
+    seconds = f"{built.tokenize_s:.1f} s for reading, {built.index_s:.1f} s for sorting"
+    print(one_line(f"{options.out}: {built.num_texts:,} texts, {built.num_tokens:,} tokens; {seconds}."))
     return 0
 
 

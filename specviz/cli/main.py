@@ -12,11 +12,14 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from specviz.cli import options
 from specviz.cli.paint import one_line
-from specviz.cli.run import Prepare
 from specviz.errors import SpecvizError
+
+if TYPE_CHECKING:
+    from specviz.run import Prepare
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -56,6 +59,10 @@ def _dispatch(parsed: options.Options, prepare: Prepare | None) -> int:
             from specviz.cli.listing import list_models
 
             return list_models(parsed)
+        case "index":
+            from specviz.cli.jobs import index
+
+            return index(parsed)
         case "bench":
             from specviz.cli.jobs import bench
 

@@ -10,42 +10,21 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from specviz.cli.files import OutputFile
 from specviz.cli.options import Options, run_config
 from specviz.cli.paint import Painter, Style, one_line
 from specviz.cli.status import Status
 from specviz.cli.summary import header, json_object, table
-from specviz.config import RunConfig
-from specviz.trace import Event, Lane, Piece, RunFinished, RunStarted, Step, Trace
+from specviz.trace import Lane, RunFinished, RunStarted, Step, Trace
+
+if TYPE_CHECKING:
+    from specviz.run import Prepare, Run
 
 ENDED_WITH_ERROR = 1
 INTERRUPTED = 130
-
-
-class PreparedRun(Protocol):
-    """What a run must offer; `specviz.run.Run` does."""
-
-    config: RunConfig
-    trace: Trace
-
-    def events(self) -> Iterator[Event]: ...
-
-    def piece(self, token_id: int) -> Piece: ...
-
-
-class Prepare(Protocol):
-    """What `specviz.run.prepare` does."""
-
-    def __call__(
-        self,
-        config: RunConfig,
-        *,
-        progress: Callable[[str, float | None], None] | None = ...,
-        cancelled: Callable[[], bool] = ...,
-    ) -> PreparedRun: ...
 
 
 class Interrupt:
@@ -87,11 +66,14 @@ def run(options: Options, prepare: Prepare | None = None) -> int:
     finally:
         status.clear()
     status.release()
+    for warning in prepared.warnings:
+        print(one_line(f"specviz: {warning}"), file=sys.stderr)
     try:
         with interrupt.caught():
             _watch(prepared, options.json, status)
     finally:  # also where the reader of our output left, or a bug struck
-        is_kept = _keep(prepared.trace, trace_file)
+        kept = prepared.trace if options.include_references else prepared.trace.without_texts()
+        is_kept = _keep(kept, trace_file)
     _report(prepared.trace, options.json)
     return _ending(prepared.trace, interrupt, trace_file if is_kept else None, is_kept)
 
@@ -102,7 +84,7 @@ def _real_prepare() -> Prepare:
     return prepare
 
 
-def _watch(prepared: PreparedRun, as_json: bool, status: Status) -> None:
+def _watch(prepared: Run, as_json: bool, status: Status) -> None:
     """Consume the run: tokens on stdout, or only a line of progress on stderr."""
     with_draft = any(name != "none" for name in prepared.config.drafts)
     lane: Lane = "speculative" if with_draft else "baseline"
@@ -112,7 +94,7 @@ def _watch(prepared: PreparedRun, as_json: bool, status: Status) -> None:
         _stream(prepared, lane)
 
 
-def _count(prepared: PreparedRun, lane: Lane, status: Status) -> None:
+def _count(prepared: Run, lane: Lane, status: Status) -> None:
     wanted = prepared.config.max_new_tokens
     try:
         for event in prepared.events():
@@ -123,7 +105,7 @@ def _count(prepared: PreparedRun, lane: Lane, status: Status) -> None:
         status.clear()
 
 
-def _stream(prepared: PreparedRun, lane: Lane) -> None:
+def _stream(prepared: Run, lane: Lane) -> None:
     painter = Painter(Style.of(sys.stdout), prepared.piece)
     try:
         for event in prepared.events():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -61,3 +61,15 @@ class DraftSource(Protocol):
 
     def observe(self, seen: Observation) -> None:
         """Learn from the verified pass."""
+
+
+@runtime_checkable
+class Copying(Protocol):
+    """A source that copies: up to `most_copied` tokens a step, whatever the draft length is."""
+
+    most_copied: int
+
+
+def most_copied(source: DraftSource) -> int:
+    """Tokens that a source may copy in a step; 0 for one that draws what it drafts, which costs time."""
+    return source.most_copied if isinstance(source, Copying) else 0

@@ -10,17 +10,23 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from specviz.drafts import DraftSource, Observation
+from specviz.config import MAX_DRAFT_LEN
+from specviz.drafts import DraftSource, Observation, most_copied
 from specviz.drafts.merge import merge_trees
 from specviz.sampling import Sampler
 from specviz.verify import TokenTree
 
 
 class Cascade:
-    """Retrieval first, say, and a small model where nothing matches. Nodes name who drafted them."""
+    """Retrieval first, say, and a small model where nothing matches. Nodes name who drafted them.
 
-    def __init__(self, sources: Sequence[DraftSource]) -> None:
+    `draft_len` is the most that a member drafts that does not copy.
+    """
+
+    def __init__(self, sources: Sequence[DraftSource], draft_len: int = MAX_DRAFT_LEN) -> None:
         self._sources = tuple(sources)
+        self._draft_len = draft_len
+        self.most_copied = max(most_copied(source) for source in sources)
         self.names = tuple(name for source in sources for name in source.names)
         self.wants_hidden = any(source.wants_hidden for source in sources)
 
@@ -31,7 +37,8 @@ class Cascade:
     def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
         offset = 0
         for source in self._sources:
-            tree = source.propose(context_ids, budget, generator)
+            most = min(budget, most_copied(source) or self._draft_len)
+            tree = source.propose(context_ids, most, generator)
             if len(tree):
                 return merge_trees([tree], [offset])
             offset += len(source.names)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from specviz.drafts import DraftSource, Observation
+from specviz.config import MAX_DRAFT_LEN
+from specviz.drafts import DraftSource, Observation, most_copied
 from specviz.sampling import Sampler
 from specviz.verify import ROOT, TokenTree
 
@@ -32,11 +33,26 @@ def merge_trees(trees: Sequence[TokenTree], proposer_offsets: Sequence[int]) -> 
     return merged
 
 
-class MergedDraft:
-    """2 or more sources that propose in the same step; the budget is shared out among them."""
+def shared(budget: int, limits: Sequence[int]) -> list[int]:
+    """The budget in shares as equal as their limits allow; the first get what cannot be divided."""
+    shares = [0] * len(limits)
+    in_order = sorted(range(len(limits)), key=lambda i: limits[i])
+    for num_left, i in zip(range(len(limits), 0, -1), in_order, strict=True):
+        shares[i] = min(limits[i], -(-budget // num_left))
+        budget -= shares[i]
+    return shares
 
-    def __init__(self, sources: Sequence[DraftSource]) -> None:
+
+class MergedDraft:
+    """2 or more sources that propose in the same step; the budget is shared out among them.
+
+    `draft_len` is the most that a member drafts that does not copy.
+    """
+
+    def __init__(self, sources: Sequence[DraftSource], draft_len: int = MAX_DRAFT_LEN) -> None:
         self._sources = tuple(sources)
+        self._limits = [most_copied(source) or draft_len for source in sources]
+        self.most_copied = max(most_copied(source) for source in sources)
         self.names = tuple(name for source in sources for name in source.names)
         self.wants_hidden = any(source.wants_hidden for source in sources)
         sizes = [len(source.names) for source in sources]
@@ -48,8 +64,7 @@ class MergedDraft:
 
     def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
         # Shares are settled before anything is drawn: a sampled node may not be dropped to fit.
-        num = len(self._sources)
-        shares = [budget // num + (index < budget % num) for index in range(num)]
+        shares = shared(budget, self._limits)
         trees = [
             source.propose(context_ids, share, generator) if share else TokenTree()
             for source, share in zip(self._sources, shares, strict=True)

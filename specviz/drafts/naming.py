@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specviz.config import RetrievalSettings
+from specviz.config import CASCADE, CORPUS_SUFFIX, LOOKUP, MAX_DRAFT_LEN, REFERENCES, DraftLen, RetrievalSettings
 from specviz.drafts import DraftSource
 from specviz.drafts.cascade import Cascade
 from specviz.drafts.model import ModelDraft
@@ -20,18 +20,23 @@ from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.errors import ConfigError
 from specviz.models import LoadedModel
 
-CASCADE = "cascade:"
-CORPUS_SUFFIX = ".sv"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Makers:
-    """What drafts are made of. `references` are the run's, None without any; `load` gives a draft model."""
+    """What drafts are made of. `references` are the run's, None without any; `load` gives a draft model.
+
+    `draft_len` bounds what is not copied wherever a copying draft stands beside it.
+    """
 
     tokenizer: Any
     settings: RetrievalSettings
     references: FixedTexts | None
     load: Callable[[str], LoadedModel]
+    draft_len: DraftLen = "auto"
+
+    @property
+    def most_drafted(self) -> int:
+        return MAX_DRAFT_LEN if self.draft_len == "auto" else self.draft_len
 
 
 def make_draft(name: str, makers: Makers) -> DraftSource:
@@ -44,9 +49,9 @@ def make_draft(name: str, makers: Makers) -> DraftSource:
     """
     if name.startswith(CASCADE):
         return _make_cascade(name, makers)
-    if name == "lookup":
+    if name == LOOKUP:
         return Retrieval(name, (), makers.settings)
-    if name == "references":
+    if name == REFERENCES:
         if makers.references is None:
             raise ConfigError("The draft 'references' needs a text to copy from; give at least one reference.")
         return Retrieval(name, [makers.references], makers.settings)
@@ -59,4 +64,4 @@ def _make_cascade(name: str, makers: Makers) -> DraftSource:
     members = name.removeprefix(CASCADE).split(",")
     if len(members) < 2 or any(not one or one == "none" or one.startswith(CASCADE) for one in members):
         raise ConfigError(f"{name!r} names no cascade; write two or more drafts, as in cascade:references,tiny.")
-    return Cascade([make_draft(one, makers) for one in members])
+    return Cascade([make_draft(one, makers) for one in members], makers.most_drafted)

@@ -11,6 +11,7 @@ from typing import Any
 
 from specviz.config import DraftLen
 from specviz.metrics.counts import ratio
+from specviz.metrics.provenance import SourceTally
 from specviz.metrics.tally import LaneTally, Tally
 from specviz.theory import expected_tokens
 from specviz.trace import RunStarted, StopReason, Trace
@@ -42,6 +43,7 @@ class Summary:
     `predicted_speedup`: what i.i.d. acceptance promises with the measured α, c and v (`predict_speedup`).
     `identical`: whether both lanes gave the same ids; only at temperature 0, where lossless means equal.
     Where a lane was cut short, the comparison goes as far as the shorter one.
+    `copied`: for each source that was copied from, what was drafted and accepted from it.
     """
 
     target: str | None
@@ -73,6 +75,7 @@ class Summary:
     stop_reason: StopReason | None
     identical: bool | None
     first_difference: FirstDifference | None
+    copied: tuple[SourceTally, ...]
     token_ids: tuple[int, ...]
     baseline_tokens: int
     baseline_total_s: float
@@ -113,6 +116,7 @@ def summarize(run: Trace | Tally) -> Summary:
         stop_reason=ours.finished.reason if ours.finished else None,
         identical=(first is None) if _comparable(tally) else None,
         first_difference=first,
+        copied=tally.copies.by_source(),
         token_ids=tuple(ours.token_ids),
         baseline_tokens=plain.counts.emitted,
         baseline_total_s=plain.clock_s,
@@ -175,7 +179,7 @@ def _facts(started: RunStarted | None) -> dict[str, Any]:
         "dtype": started.dtype,
         "device": started.device,
         "seed": started.seed,
-        "prompt_tokens": len(started.prompt_ids),
+        "prompt_tokens": started.num_prompt_tokens,
         "prefill_s": started.prefill_s,
     }
 

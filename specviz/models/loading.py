@@ -81,6 +81,8 @@ def load(
     """
     device = _device(device)
     dtype = _dtype(dtype, device)
+    if not _is_cpu_bfloat16(getattr(torch, dtype), torch.device(device)):
+        numerics = "fast"  # what it comes to anyway, so that one model is not kept twice
     key = (name, dtype, device, numerics)
     with _LOCK:
         if key not in _REGISTRY:
@@ -95,6 +97,19 @@ def load_plain(name: str, dtype: torch.dtype = torch.bfloat16) -> tuple[nn.Modul
     folder = folder_of(name)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()
     return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a model alone.
+
+    Raises:
+        ModelError: it cannot be had.
+    """
+    folder = folder_of(name)
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # what reads a damaged file may raise anything
+        raise ModelError(f"The tokenizer of {name!r} could not be loaded: {first_line(error)}") from error
 
 
 def _device(device: str) -> str:
@@ -117,6 +132,11 @@ def _dtype(dtype: str, device: str) -> str:
         return dtype
     native = device != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return "bfloat16" if native else "float32"
+
+
+def _is_cpu_bfloat16(dtype: torch.dtype, device: torch.device) -> bool:
+    """Where weights are packed and blocks can be exact."""
+    return dtype == torch.bfloat16 and device.type == "cpu"
 
 
 def _load(name: str, dtype: torch.dtype, device: str, numerics: str) -> LoadedModel:
@@ -147,7 +167,7 @@ def wrap(model: nn.Module, tokenizer: Any, *, name: str, numerics: str = "exact"
     eos_ids = eos_ids_of(model, tokenizer)
     num_params = sum(parameter.numel() for parameter in model.parameters())  # packed weights are none any more
     parameter = next(model.parameters())
-    on_cpu_bf16 = parameter.device.type == "cpu" and parameter.dtype == torch.bfloat16
+    on_cpu_bf16 = _is_cpu_bfloat16(parameter.dtype, parameter.device)
     if on_cpu_bf16:
         pack_linears(model)
     # A cache of compressed keys is projected by the model itself, in its own dtype.

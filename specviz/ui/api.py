@@ -38,15 +38,15 @@ LABELS = {
 }
 DESCRIPTION = (
     "Decode a prompt with a draft and, beside it, without. Yields objects in order: first `config` and "
-    "`versions`; then `events` (each a started, step or finished event of the trace format, of either lane) with "
-    "`text`, what they added to each lane; last `summary`, the numbers of the whole run."
+    "`versions`; then `events`, by their number in the run (each a started, step or finished event of the trace "
+    "format, of either lane), with `text`, what they added to each lane; last `summary`, the numbers of the run."
 )
 YIELDS = {
     "type": "object",
     "properties": {
         "config": {"type": "object", "additionalProperties": {}},
         "versions": {"type": "object", "additionalProperties": {"type": "string"}},
-        "events": {"type": "array", "items": {"type": "object", "additionalProperties": {}}},
+        "events": {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": {}}},
         "text": {"type": "object", "additionalProperties": {"type": "string"}},
         "summary": {"type": "object", "additionalProperties": {}},
     },
@@ -107,8 +107,13 @@ class Api:
 
 
 def _answers(batches: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Batches of the worker as JSON values."""
+    """Batches of the worker as JSON values.
+
+    Events are keyed by number: gradio sends differences between yields, and those of two unlike lists of
+    lists its client cannot put together again.
+    """
     tally = Tally()
+    count = 0
     pieces: dict[int, Any] = {}
     readers: dict[Lane, Detokenizer] = {"speculative": Detokenizer(), "baseline": Detokenizer()}
     for batch in batches:
@@ -125,5 +130,9 @@ def _answers(batches: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             if isinstance(event, Step):
                 added = "".join(readers[event.lane].push(pieces[token_id]) for token_id in event.emitted)
                 text[event.lane] = text.get(event.lane, "") + added
-        yield {"events": [event_to_json(event) for event in batch["events"]], "text": text}
+        yield {
+            "events": {str(count + i): event_to_json(event) for i, event in enumerate(batch["events"])},
+            "text": text,
+        }
+        count += len(batch["events"])
     yield {"summary": summarize(tally).to_json()}

@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import shutil
 import tempfile
 import threading
+import weakref
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -72,7 +74,8 @@ class Journal:
     def __init__(self) -> None:
         self._records: OrderedDict[str, Record] = OrderedDict()
         self._lock = threading.Lock()
-        self._folder = tempfile.TemporaryDirectory(prefix="specviz-")
+        self._folder = Path(tempfile.mkdtemp(prefix="specviz-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def open(self, ticket: str = "", session: str = "") -> Record:
         """A record for a new run; `ticket` is the id its page chose, if it is a proper and a new one."""
@@ -84,7 +87,7 @@ class Journal:
             return record
 
     def _path(self, run: str) -> Path:
-        return Path(self._folder.name) / run
+        return self._folder / run
 
     def _drop_old(self) -> None:
         for run, record in list(self._records.items())[:-1]:

@@ -7,12 +7,12 @@ request gets one sentence or nothing. Must not know gradio or the engine: a trac
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specviz.errors import SpecvizError, TraceError
 from specviz.metrics import audit
-from specviz.trace import Piece, Trace
+from specviz.trace import Piece, Step, Trace, event_to_json
 from specviz.ui.journal import Journal
 from specviz.ui.recordings import Recording
 from specviz.ui.worker import BUG
@@ -22,6 +22,8 @@ from specviz.view.replay import recorded_delta
 
 MAX_FAULTS_SHOWN = 3
 MAX_CHARS = 32 * 2**20
+MAX_NUMBER = 1e12
+MAX_NODES = 4096
 WEIGHT = 6  # bytes in memory for each character of a trace, about
 
 
@@ -80,7 +82,24 @@ def _read(text: object) -> Trace:
         raise TraceError("The file is not text, so it is no trace.")
     if len(text) > MAX_CHARS:
         raise TraceError(f"The trace is larger than {MAX_CHARS // 2**20} MB; the command line can replay it.")
-    return Trace.from_json(text)
+    trace = Trace.from_json(text)
+    for number, event in enumerate(trace.events):
+        widest = max(map(abs, _numbers(event_to_json(event))), default=0)
+        if widest > MAX_NUMBER or (isinstance(event, Step) and not 0 <= event.draft_len <= MAX_NODES):
+            raise TraceError(f"The trace is damaged: event {number + 1} holds a number beyond all bounds.")
+    return trace
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """All numbers in a JSON value, seeds apart."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _numbers(item) if name != "seed" else ()
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _numbers(item)
+    elif isinstance(value, int | float):
+        yield value
 
 
 def _refusal(run: str, sentence: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ same first state; what belongs to one visitor lives in that visitor's browser or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -20,7 +20,9 @@ from specviz.ui.links import Links
 from specviz.ui.offer import Offer
 from specviz.ui.recordings import Recording
 from specviz.ui.runs import Runs, Worker
-from specviz.ui.worker import Prepare
+
+if TYPE_CHECKING:
+    from specviz.run import Prepare
 
 MAX_WAITING = 16
 DEFAULT_OFFER = Offer(
@@ -46,6 +48,8 @@ TAKE_TICKET = """(...values) => {
   return values;
 }"""
 SHOW_TICKET = "() => [window.svTicket ?? '']"
+# A run that goes on is left to end by itself, so that its last delta comes; one that waits leaves the queue.
+DROP = "(waiting) => { if (waiting) document.getElementById('drop').click(); return []; }"
 SHOW_LINK = "(query) => { document.querySelector('.sv')?.svView.showLink(query); return []; }"
 
 
@@ -105,9 +109,18 @@ def _wire_run(app: gr.Blocks, runs: Runs, controls: Controls, view: gr.HTML) -> 
         api_name="run",
         api_visibility="private",
     )
+    waiting = gr.Checkbox(visible=False, label="waiting")
+    drop = gr.Button(visible="hidden", elem_id="drop")
+    drop.click(None, None, None, cancels=[running], api_visibility="private")
     controls.stop.click(
-        runs.stop, [ticket], None, js=SHOW_TICKET, queue=False, show_progress="hidden", api_visibility="private"
-    ).then(None, None, None, cancels=[running], api_visibility="private")
+        runs.stop,
+        [ticket],
+        [waiting],
+        js=SHOW_TICKET,
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    ).then(None, [waiting], None, js=DROP, api_visibility="private")
     app.unload(runs.leave)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -17,10 +17,14 @@ from specviz.errors import ModelError, SpecvizError
 from specviz.trace import Trace
 from specviz.ui.journal import Journal, Record
 from specviz.ui.settings import NAMES, to_config
-from specviz.ui.worker import BUG, Prepare, Progress, decode
+from specviz.ui.worker import BUG, decode
 from specviz.view.payload import Feed
 from specviz.view.replay import start_of
 from specviz.view.verdict import closing_note, ending, theory_curve
+
+if TYPE_CHECKING:
+    from specviz.models.loading import Progress
+    from specviz.run import Prepare
 
 THEORY_EVERY = 5
 STOP_WAIT_S = 20.0
@@ -69,11 +73,12 @@ class Runs:
         finally:
             record.close()
 
-    def stop(self, ticket: str) -> None:
-        """Stop the page's run; returns when it has stopped or was never begun."""
+    def stop(self, ticket: str) -> bool:
+        """Stop the page's run and wait until it has stopped; True where it had not begun yet."""
         record = self.journal.stop(ticket)
         if record is not None:
             record.over.wait(STOP_WAIT_S)
+        return record is None
 
     def leave(self, request: gr.Request) -> None:
         """The page was closed."""

@@ -9,41 +9,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from specviz.config import RunConfig
 from specviz.errors import SpecvizError
-from specviz.trace import Event, Piece, RunStarted, Step, Trace, event_ids
+from specviz.trace import Event, event_ids
+
+if TYPE_CHECKING:  # at run time it is handed in: importing it would import torch
+    from specviz.models.loading import Progress
+    from specviz.run import Prepare, Run
 
 FLUSH_S = 0.1
 NUM_AT_ONCE = 4  # both prompt passes and the first pass of each lane
 BUG = "Something went wrong inside specviz; that is our mistake, not yours. The server's log has the details."
-Progress = Callable[[str, float | None], None]
-
-
-class Running(Protocol):
-    """What `specviz.run.Run` offers."""
-
-    config: RunConfig
-    trace: Trace
-
-    def events(self) -> Iterator[Event]: ...
-
-    def piece(self, token_id: int) -> Piece: ...
-
-
-class Prepare(Protocol):
-    """What `specviz.run.prepare` is."""
-
-    def __call__(
-        self,
-        config: RunConfig,
-        *,
-        progress: Progress | None,
-        cancelled: Callable[[], bool],
-    ) -> Running: ...
 
 
 def decode(
@@ -67,7 +47,7 @@ def decode(
         yield {"error": BUG}
 
 
-def _batches(run: Running) -> Iterator[dict[str, Any]]:
+def _batches(run: Run) -> Iterator[dict[str, Any]]:
     batch: list[Event] = []
     known: set[int] = set()
     num_seen, due = 0, 0.0
@@ -88,13 +68,8 @@ def _batches(run: Running) -> Iterator[dict[str, Any]]:
             close()
 
 
-def _batch(run: Running, events: list[Event], known: set[int]) -> dict[str, Any]:
-    ids: set[int] = set()
-    for event in events:
-        if isinstance(event, Step):
-            ids |= event_ids(event)
-        elif isinstance(event, RunStarted):
-            ids.update(event.prompt_ids)
+def _batch(run: Run, events: list[Event], known: set[int]) -> dict[str, Any]:
+    ids = {token_id for event in events for token_id in event_ids(event)}
     fresh = ids - known
     known |= fresh
     return {"events": list(events), "pieces": {token_id: run.piece(token_id) for token_id in fresh}}

@@ -95,12 +95,7 @@ class Feed:
         return message
 
     def _new_pieces(self, events: Sequence[Event]) -> dict[str, Any]:
-        ids: set[int] = set()
-        for event in events:
-            if isinstance(event, Step):
-                ids |= event_ids(event)
-            elif isinstance(event, RunStarted):
-                ids.update(event.prompt_ids)
+        ids = {token_id for event in events for token_id in event_ids(event)}
         fresh = ids - self._known
         self._known |= fresh
         return {str(i): describe(self._piece(i)) for i in sorted(fresh)}
@@ -228,7 +223,7 @@ def _started(event: RunStarted) -> dict[str, Any]:
         "device": event.device,
         "bit_exact": event.bit_exact,
         "prefill_s": rounded(event.prefill_s),
-        "num_prompt_tokens": len(event.prompt_ids),
+        "num_prompt_tokens": event.num_prompt_tokens,
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specviz.config import copies
 from specviz.errors import SpecvizError
 from specviz.metrics import Summary, Tally, summarize
 from specviz.metrics.summary import draft_target_ratio
@@ -86,8 +87,9 @@ def theory_curve(tally: Tally) -> dict[str, Any] | None:
 
 
 def _length_in_use(tally: Tally) -> int:
-    setting = tally.config.get("draft_len")
-    if isinstance(setting, int) and not isinstance(setting, bool):
+    setting, drafts = tally.config.get("draft_len"), tally.config.get("drafts")
+    copied = isinstance(drafts, list) and any(isinstance(name, str) and copies(name) for name in drafts)
+    if isinstance(setting, int) and not isinstance(setting, bool) and not copied:
         return max(0, setting)
     counts = tally.speculative.counts
     return round(counts.drafted / counts.passes) if counts.passes else 0

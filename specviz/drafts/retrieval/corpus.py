@@ -11,10 +11,10 @@ the file before anything is allocated. Tokens and places are mapped into memory,
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import struct
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specviz.drafts.retrieval.fixed import FixedTexts
-from specviz.drafts.retrieval.library import tokenize
+from specviz.drafts.retrieval.library import tokenize, tokenizer_hash
 from specviz.drafts.retrieval.reader import to_text
 from specviz.drafts.retrieval.suffix_array import PLACE, TOKEN, SuffixArray, reversed_tokens, sorted_suffixes
 from specviz.errors import DocumentError
@@ -42,17 +42,13 @@ _CHUNK = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What went into a corpus; `complaints` are sentences about files that did not."""
+    """What went into a corpus, and how long it took; `complaints` are sentences about files that did not."""
 
     num_texts: int
     num_tokens: int
     complaints: tuple[str, ...]
-
-
-def tokenizer_hash(tokenizer: Any) -> str:
-    """Equal where the same ids stand for the same tokens; SHA-256 in hex."""
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
+    tokenize_s: float
+    index_s: float
 
 
 def build(
@@ -69,13 +65,16 @@ def build(
     folder, out = Path(folder), Path(out)
     if not folder.is_dir():
         raise DocumentError(f"{folder} is not a folder; give one that holds the texts to index.")
+    began = time.perf_counter()
     texts, complaints = _read_folder(folder, out, tokenizer, progress)
+    read = time.perf_counter()
     if not texts:
         more = f" {complaints[0]}" if complaints else ""
         raise DocumentError(f"{folder} holds no text that can be indexed.{more}")
     progress("Sorting", None)
     backwards = reversed_tokens(list(texts.values()))
     places = sorted_suffixes(backwards)
+    sorted_ = time.perf_counter()
     lengths = [len(ids) for ids in texts.values()]
     header = {
         "tokenizer": tokenizer_hash(tokenizer),
@@ -84,7 +83,7 @@ def build(
         "num_places": len(places),
     }
     _write(out, json.dumps(header).encode(), backwards, places)
-    return Built(len(texts), sum(lengths), tuple(complaints))
+    return Built(len(texts), sum(lengths), tuple(complaints), read - began, sorted_ - read)
 
 
 def _read_folder(

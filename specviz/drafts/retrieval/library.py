@@ -1,13 +1,17 @@
 """The references of a run: documents as tokens, indexed, with the way back to their characters.
 
-Owns: `Library` and `build_library`. Must not know file formats or faces.
+Owns: `Shelf`, the documents before anything is known of tokens, and `Library`, the same for one tokenizer. Must
+not know file formats or faces.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,29 +45,58 @@ class Library:
     tokenize_s: float = 0.0
     index_s: float = 0.0
 
-    def references(self, *, with_text: bool) -> list[Reference]:
-        """As a trace keeps them: names and lengths, or the whole text."""
-        pairs = list(zip(self.documents, self.tokens, strict=True))
-        bare = [Reference(document.name, len(tokens.ids)) for document, tokens in pairs]
-        if not with_text:
-            return bare
+    @functools.cached_property
+    def references(self) -> list[Reference]:
+        """As a trace may keep them, with the whole texts."""
         return [
-            replace(one, text=document.text, starts=tuple(tokens.starts.tolist()))
-            for one, (document, tokens) in zip(bare, pairs, strict=True)
+            Reference(document.name, len(tokens.ids), document.text, tuple(tokens.starts.tolist()))
+            for document, tokens in zip(self.documents, self.tokens, strict=True)
         ]
 
+    def with_prompt(self, prompt: str) -> str:
+        """The prompt behind the texts of those documents that are to stand in it."""
+        texts = [document.text.strip() for document in self.documents if document.in_prompt]
+        return "\n\n".join([*texts, prompt])
 
-def build_library(paths: Sequence[str | Path], tokenizer: Any) -> Library:
-    """Read, tokenize and index files; what cannot be used is left out with a sentence.
+    @property
+    def num_in_prompt(self) -> int:
+        """Tokens of the documents that are to stand in the prompt."""
+        pairs = zip(self.documents, self.tokens, strict=True)
+        return sum(len(tokens.ids) for document, tokens in pairs if document.in_prompt)
 
-    Raises:
-        DocumentError: no file could be used; the text is all sentences.
+
+class Shelf:
+    """Documents for any number of runs, tokenized and indexed at the first run of each tokenizer.
+
+    `complaints` are sentences on files that are not among them.
     """
-    documents, complaints = read_documents(paths)
-    library = index_documents(documents, tokenizer, complaints)
-    if paths and not library.documents:
-        raise DocumentError(" ".join(library.complaints))
-    return library
+
+    def __init__(self, documents: Sequence[Document], complaints: Sequence[str] = ()) -> None:
+        self.documents = tuple(documents)
+        self.complaints = tuple(complaints)
+        self._libraries: dict[str, Library] = {}
+
+    @classmethod
+    def read(cls, paths: Sequence[str | Path], in_prompt: Sequence[str | Path] = ()) -> Shelf:
+        """Read files; what cannot be used is left out with a sentence.
+
+        Raises:
+            DocumentError: none could be used; the text is all sentences.
+        """
+        documents, complaints = read_documents(paths, in_prompt=in_prompt)
+        if paths and not documents:
+            raise DocumentError(" ".join(complaints))
+        return cls(documents, complaints)
+
+    def library(self, tokenizer: Any) -> Library:
+        """Raises DocumentError where every document is beyond the limit."""
+        key = tokenizer_hash(tokenizer)
+        if key not in self._libraries:
+            self._libraries[key] = index_documents(self.documents, tokenizer, self.complaints)
+        library = self._libraries[key]
+        if self.documents and not library.documents:
+            raise DocumentError(" ".join(library.complaints))
+        return library
 
 
 def index_documents(documents: Sequence[Document], tokenizer: Any, complaints: Sequence[str] = ()) -> Library:
@@ -82,6 +115,12 @@ def index_documents(documents: Sequence[Document], tokenizer: Any, complaints: S
     texts = FixedTexts.of({d.name: t.ids for d, t in zip(kept, tokens, strict=True)})
     indexed = time.perf_counter()
     return Library(tuple(kept), tuple(tokens), texts, tuple(left_out), tokenized - began, indexed - tokenized)
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """Equal where the same ids stand for the same tokens; SHA-256 in hex."""
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
 
 def tokenize(tokenizer: Any, text: str) -> Tokens:

@@ -22,7 +22,7 @@ MAX_BYTES = 5 * 2**20  # in all
 MAX_PDF_PAGES = 1000
 _HTML = (".html", ".htm", ".xhtml")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
-_UNSEEN = {"script", "style", "template", "head", "noscript", "svg"}
+_UNSEEN = {"script", "style", "template", "head", "title", "noscript", "svg"}
 _INLINE = {
     "a",
     "abbr",
@@ -46,18 +46,25 @@ _INLINE |= {"strong", "sub", "sup", "time", "u", "var", "wbr", "img", "input", "
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with the name that people know it by."""
+    """A text with the name that people know it by. `in_prompt`: it is to stand before the prompt, too."""
 
     name: str
     text: str
+    in_prompt: bool = False
 
 
-def read_documents(paths: Sequence[str | Path], max_bytes: int = MAX_BYTES) -> tuple[list[Document], list[str]]:
-    """(what could be read, a sentence for each file that could not). Equal names are numbered."""
+def read_documents(
+    paths: Sequence[str | Path], *, in_prompt: Sequence[str | Path] = (), max_bytes: int = MAX_BYTES
+) -> tuple[list[Document], list[str]]:
+    """(what could be read, a sentence for each file that could not). Equal names are numbered.
+
+    `in_prompt` are those of the paths whose texts are to stand before the prompt.
+    """
     documents: list[Document] = []
     complaints: list[str] = []
     left = max_bytes
-    for path in map(Path, paths):
+    for given in paths:
+        path = Path(given)
         try:
             data = _load(path, left, max_bytes)
             text = to_text(path.name, data)
@@ -65,7 +72,7 @@ def read_documents(paths: Sequence[str | Path], max_bytes: int = MAX_BYTES) -> t
             complaints.append(str(error))
             continue
         left -= len(data)
-        documents.append(Document(_new_name(path.name, documents), text))
+        documents.append(Document(new_name(path.name, documents), text, given in in_prompt))
     return documents, complaints
 
 
@@ -101,7 +108,8 @@ def _load(path: Path, left: int, max_bytes: int) -> bytes:
     return data
 
 
-def _new_name(name: str, documents: Iterable[Document]) -> str:
+def new_name(name: str, documents: Iterable[Document]) -> str:
+    """The name, numbered where one of the documents has it already."""
     taken = {document.name for document in documents}
     numbered = (f"{name} ({number})" for number in range(2, len(taken) + 2))
     return name if name not in taken else next(other for other in numbered if other not in taken)

@@ -33,6 +33,7 @@ class Retrieval:
         self.names: tuple[str, ...] = (name,)
         self._texts = tuple(texts) if "references" in settings.sources else ()
         self._settings = settings
+        self.most_copied = settings.most_copied
         self._length = CopyLength(settings.copy_len)
         self._tree = TokenTree()
         self._live: LiveText

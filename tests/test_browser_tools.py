@@ -1,0 +1,284 @@
+"""Links, files, keys, small and dark screens: the rest of the page in a real browser."""
+
+import json
+import time
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from browser import Visit, serving
+from fake_engine import FakeEngine, recorded
+
+from specviz.trace import Trace
+from specviz.ui.recordings import Recording
+
+pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def served():
+    engine = FakeEngine(base_s=0.002, spec_s=0.003)
+    with serving(engine, recordings=[Recording("first", recorded(max_new_tokens=48), "a laptop")]) as page:
+        yield page
+
+
+@pytest.fixture
+def visit(browser, served):
+    visits = []
+
+    def make(**context):
+        visits.append(Visit(browser, served.url, **context))
+        return visits[-1]
+
+    yield make
+    for one in visits:
+        one.close()
+        assert (one.errors, one.dialogs, one.outside()) == ([], [], [])
+
+
+def test_a_link_restores_every_setting_and_starts_nothing(served, visit):
+    runs = len(served.engine.configs)
+    guest = visit().open()
+    page = guest.page
+    page.get_by_label("Prompt", exact=True).fill("Grüße & <b>mehr</b>?")
+    page.get_by_label("Seed", exact=True).fill("9007199254740993")
+    page.get_by_label("number input for Temperature").fill("0.65")
+    page.get_by_label("prompt lookup", exact=True).check()
+    page.get_by_text("More settings").click()
+    page.get_by_label("top-k").fill("40")
+    page.get_by_label("Raw text, no chat template").check()
+    page.get_by_text("float32", exact=True).click()
+    page.click("#share")
+    page.wait_for_selector("dialog[open]")
+    assert "Your prompt is in the link" in page.inner_text("dialog[open]")
+    link = page.input_value(".sv-address")
+    assert parse_qs(urlsplit(link).query)["prompt"] == ["Grüße & <b>mehr</b>?"]
+    other = visit().open("?" + urlsplit(link).query)
+    page = other.page
+    page.wait_for_function("document.querySelector('#prompt textarea').value.startsWith('Gr')")
+    assert page.get_by_label("Prompt", exact=True).input_value() == "Grüße & <b>mehr</b>?"
+    assert page.get_by_label("Seed", exact=True).input_value() == "9007199254740993"
+    assert page.get_by_label("number input for Temperature").input_value() == "0.65"
+    assert page.get_by_label("prompt lookup", exact=True).is_checked()
+    assert "the link has filled in the settings" in page.inner_text(".sv-source")
+    page.wait_for_timeout(500)
+    assert len(served.engine.configs) == runs
+    other.run().finish()
+    config = served.engine.configs[-1]
+    assert (config.seed, config.temperature, config.top_k, config.raw) == (9007199254740993, 0.65, 40, True)
+    assert (config.drafts, config.dtype, config.prompt) == (("lookup",), "float32", "Grüße & <b>mehr</b>?")
+
+
+def test_a_hostile_link_is_clamped_and_inert(visit):
+    query = "prompt=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&temperature=1e9&draft=evil&seed=x&max_new_tokens=-5"
+    guest = visit().open("?" + query)
+    guest.page.wait_for_function("document.querySelector('#prompt textarea').value.startsWith('<img')")
+    assert guest.page.get_by_label("number input for Temperature").input_value() == "2"
+    assert guest.page.get_by_label("number input for New tokens, at most").input_value() == "1"
+    assert guest.page.get_by_label("default draft", exact=True).is_checked()
+    assert guest.page.locator("#prompt img").count() == 0
+
+
+def saved(guest, button):
+    with guest.page.expect_download() as download:
+        button.click()
+    return download.value.suggested_filename, open(download.value.path(), "rb").read()
+
+
+def test_a_run_is_saved_opened_again_and_replayed_with_no_model(served, visit, tmp_path):
+    guest = visit().open().run(Prompt="keep me").finish()
+    name, data = saved(guest, guest.page.get_by_text("Save trace", exact=True))
+    assert name == "specviz-trace.json"
+    trace = Trace.from_json(data)
+    assert trace.config["prompt"] == "keep me"
+    name, data = saved(guest, guest.page.get_by_text("Save table", exact=True))
+    assert name == "specviz-steps.csv"
+    assert len(data.decode().strip().splitlines()) > len(trace.steps("speculative"))
+    course = guest.ask("v.run.course.length")
+    runs = len(served.engine.configs)
+    file = tmp_path / "mine.json"
+    file.write_text(trace.to_json(), encoding="utf-8")
+    other = visit().open()
+    other.page.set_input_files(".sv-picker", file)
+    other.until("v.run.start.source === 'imported'")
+    assert other.ask("v.run.course.length") == course
+    other.ask("v.transport.toEnd()")
+    assert other.page.inner_text(".sv-tag") == "IMPORTED TRACE"
+    assert other.page.evaluate("document.querySelector('.sv-lane.baseline .sv-stream').textContent").startswith(
+        "The "
+    )
+    assert len(served.engine.configs) == runs
+    file.write_text('{"format": "specviz-trace", "version": 1, "events": "<script>"}', encoding="utf-8")
+    other.page.set_input_files(".sv-picker", file)
+    other.page.wait_for_selector(".sv-alert:not([hidden])")
+    assert "The trace is damaged" in other.page.inner_text(".sv-alert")
+    assert other.ask("v.run.course.length") == course  # what was shown stays
+
+
+def test_each_plot_can_be_saved_as_a_picture(visit):
+    guest = visit().open()
+    guest.until("v.plots.plotly !== null && v.plots.plots.every((plot) => plot.box.data)")
+    buttons = guest.page.locator(".sv-save")
+    assert buttons.count() == guest.ask("v.plots.plots.length")
+    name, data = saved(guest, buttons.first)
+    assert name == "specviz-race.png"
+    assert data.startswith(b"\x89PNG")
+
+
+def test_the_race_is_watched_with_the_keyboard_alone(visit):
+    guest = visit(reduced_motion="reduce").open()
+    page = guest.page
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.closest('.sv-stream') !== null"):
+            break
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    assert not guest.ask("v.transport.playing")  # less motion: the end is shown at once
+    end = guest.ask("v.transport.time")
+    assert end > 0
+    page.keyboard.press("Home")
+    assert guest.ask("v.transport.time") == 0
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert guest.ask("v.lanes.speculative.shown") == 2
+    page.keyboard.press("ArrowLeft")
+    assert guest.ask("v.lanes.speculative.shown") == 1
+    page.keyboard.press("x")
+    assert "rejected" in page.inner_text(".sv-detail h3")
+    page.keyboard.press("Shift+ArrowRight")
+    assert guest.ask("v.pinned !== null")
+    page.keyboard.press("]")
+    assert page.locator(".sv-btn", has_text="1×").count() == 1
+    page.keyboard.press("Space")
+    guest.until("v.transport.playing")
+    page.keyboard.press("Space")
+    assert not guest.ask("v.transport.playing")
+    page.keyboard.press("End")
+    assert guest.ask("v.transport.time") == end
+    page.keyboard.press("?")
+    assert page.is_visible("dialog[open]")
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+
+
+def test_keys_do_nothing_to_the_race_while_a_prompt_is_typed(visit):
+    guest = visit(reduced_motion="reduce").open()
+    time_before = guest.ask("v.transport.time")
+    guest.page.get_by_label("Prompt", exact=True).press_sequentially("x [?] ")
+    guest.page.keyboard.press("Home")
+    assert guest.ask("v.transport.time") == time_before
+    assert guest.page.locator("dialog[open]").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_sticks_out_on_any_screen_and_text_can_be_read(visit, width, scheme):
+    guest = visit(color_scheme=scheme, reduced_motion="reduce")
+    guest.page.set_viewport_size({"width": width, "height": 844})
+    guest.open()
+    guest.page.wait_for_timeout(600)
+    assert guest.page.evaluate("document.documentElement.scrollWidth") <= width
+    for selector in (".sv-big", ".sv-legend", ".sv-lane.speculative", "#run"):
+        box = guest.page.locator(selector).first.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        assert box["y"] < 844
+    assert guest.page.evaluate(CONTRASTS) == []
+
+
+CONTRASTS = """() => {
+  const light = (text) => {
+    const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((v) => {
+      const c = v / 255;
+      return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    const clear = (colour) => /rgba\\(.*, 0\\)|transparent/.test(colour);
+    while (node && clear(getComputedStyle(node).backgroundColor)) node = node.parentElement;
+    return node ? getComputedStyle(node).backgroundColor : "rgb(255, 255, 255)";
+  };
+  const faults = [];
+  const selectors = [".sv-big", ".sv-small", ".sv-source", ".sv-why", ".sv-hint", ".sv-card .label", "#run",
+    ".sv-tools .sv-btn", ...["accepted", "rejected", "corrected", "bonus"].map((kind) => `.sv-stream .${kind}`)];
+  for (const selector of selectors) {
+    const node = document.querySelector(selector);
+    if (!node) { faults.push(`${selector} is missing`); continue; }
+    const [a, b] = [light(getComputedStyle(node).color), light(behind(node))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) faults.push(`${selector} ${ratio.toFixed(2)}`);
+  }
+  return faults;
+}"""
+
+
+def test_scrubbing_hovering_and_clicking_ask_the_server_for_nothing(visit):
+    guest = visit().open()
+    guest.until("!v.transport.playing && v.plots.plotly !== null")
+    guest.page.wait_for_timeout(500)
+    before = len([url for url in guest.requests if "heartbeat" not in url])
+    guest.page.keyboard.press("Tab")
+    guest.ask("v.transport.seek(0.4)")
+    guest.page.locator(".sv-stream .c").first.hover()
+    guest.page.locator(".sv-stream .c").first.click()
+    guest.page.locator(".sv-strip").click()
+    guest.page.get_by_role("button", name="Next rejection").click()
+    guest.page.get_by_label("rejected tokens").uncheck()
+    guest.page.locator(".sv-info").first.click()
+    guest.page.wait_for_timeout(500)
+    assert len([url for url in guest.requests if "heartbeat" not in url]) == before
+    assert guest.page.locator(".sv-stream .c.rejected:visible").count() == 0
+    assert "÷" in guest.page.inner_text(".sv-more .values")
+
+
+def test_why_the_last_rejected_token_was_rejected_is_said_in_a_sentence(visit):
+    guest = visit(reduced_motion="reduce").open()
+    why = guest.page.inner_text(".sv-why")
+    assert guest.page.inner_text(".sv-detail h3").startswith("✗") or "rejected" in guest.page.inner_text(
+        ".sv-detail h3"
+    )
+    assert "at temperature 0 only the target's first choice is kept" in why
+    guest.page.get_by_label("number input for Temperature").fill("1")
+    guest.run().finish()
+    guest.ask("v.transport.toEnd()")
+    assert "÷" in guest.page.inner_text(".sv-why")
+    assert "not below that" in guest.page.inner_text(".sv-why")
+
+
+def test_a_preset_fills_the_controls_with_no_request(visit):
+    guest = visit().open()
+    guest.page.wait_for_timeout(500)
+    before = len([url for url in guest.requests if "heartbeat" not in url])
+    guest.page.get_by_role("button", name="Hot sampling").click()
+    guest.page.wait_for_function("document.querySelector('#prompt textarea').value.includes('moon')")
+    assert guest.page.get_by_label("number input for Temperature").input_value() == "1.2"
+    assert guest.page.get_by_label("Seed", exact=True).input_value() == "7"
+    assert len([url for url in guest.requests if "heartbeat" not in url]) == before
+
+
+def test_waiting_in_the_queue_is_told(browser):
+    engine = FakeEngine(endless=True, base_s=0.05, spec_s=0.05)
+    with serving(engine) as page:
+        first, second = Visit(browser, page.url).open(), Visit(browser, page.url).open()
+        first.run()
+        second.page.click("#run")
+        second.page.wait_for_function("document.querySelector('#progress').innerText.includes('queue: 1/1')")
+        first.page.click("#stop")
+        first.finish()
+        second.until("v.run && v.run.course.length > 2")
+        second.page.click("#stop")
+        second.finish()
+        first.close()
+        second.close()
+
+
+def test_first_paint_comes_quickly_and_before_any_model(served, visit):
+    took = []
+    for _ in range(3):
+        guest = visit()
+        began = time.monotonic()
+        guest.page.goto(served.url)
+        guest.page.wait_for_selector(".sv-lane.speculative .g:not([hidden]) .c")
+        took.append(time.monotonic() - began)
+    assert min(took) < 10  # a second or so on a quiet machine
+    assert json.dumps(took)

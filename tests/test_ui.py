@@ -1,0 +1,554 @@
+"""The page without a browser: settings, links, files, who may name what, the public endpoint, other processes."""
+
+import json
+import multiprocessing
+import pickle
+import re
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+
+import gradio as gr
+import pytest
+from browser import serving
+from fake_engine import FakeEngine, recorded
+
+from specviz.config import DTYPES, MAX_SEED, RunConfig
+from specviz.errors import ConfigError, ModelError
+from specviz.trace import Trace, event_from_json
+from specviz.ui import controls, gpu, recordings
+from specviz.ui.journal import Journal
+from specviz.ui.keep import MAX_CHARS, Keep
+from specviz.ui.links import Links
+from specviz.ui.offer import Offer
+from specviz.ui.page import DEFAULT_OFFER, build_app
+from specviz.ui.recordings import Recording
+from specviz.ui.runs import Runs
+from specviz.ui.serve import free_port
+from specviz.ui.settings import DEFAULTS, MAX_LINK_PROMPT, MOST_NEW_TOKENS, NAMES, to_config, to_query
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # gradio's and asyncio's own
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+ROOT = Path(__file__).parent.parent
+OFFER = Offer(
+    targets=(("big", "big"), ("bigger", "bigger")),
+    drafts=(("small", "small"), ("lookup", "lookup"), ("itself", "big")),
+    target="big",
+    draft="small",
+)
+
+
+def deltas(runs, **values):
+    record = runs.journal.open()
+    return record, list(runs.deltas(record, {**DEFAULTS, "prompt": "x", "max_new_tokens": 12, **values}))
+
+
+# -- settings and links ------------------------------------------------------------------------
+
+
+def test_the_controls_are_one_for_each_setting_and_open_on_the_first_preset():
+    with gr.Blocks(analytics_enabled=False):
+        built = controls.build(OFFER)
+    assert set(built.by_name) == set(NAMES)
+    assert {name: c.value for name, c in built.by_name.items() if name not in ("seed",)} == {
+        name: value for name, value in controls.opening(OFFER).items() if name != "seed"
+    }
+
+
+def test_presets_are_settings_and_those_without_their_draft_are_left_out():
+    for offer, cases in ((OFFER, ["All accepted"]), (DEFAULT_OFFER, [])):
+        found = controls.presets(offer)
+        assert len([item for item in found if not item.get("case")]) >= 7
+        assert [item["name"] for item in found if item.get("case")][: len(cases)] == cases
+        for item in found:
+            assert set(item["settings"]) <= set(NAMES)
+            to_config({**DEFAULTS, **item["settings"]})
+    itself = next(item for item in controls.presets(OFFER) if item["name"] == "All accepted")
+    assert itself["settings"]["draft"] == OFFER.target
+
+
+def test_a_preset_sets_back_what_an_earlier_one_changed_but_not_the_models():
+    values = controls.preset_values({"prompt": "x", "temperature": 0})
+    assert values["top_k"] == 0
+    assert values["seed"] == ""
+    assert not {"target", "draft", "draft_len"} & set(values)
+    assert controls.preset_values({"draft": "lookup"})["draft_name"] == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"top_k": None}, "top-k"),
+        ({"seed": "seven"}, "seed"),
+        ({"seed": -1}, "seed"),
+        ({"temperature": "NaN"}, "temperature"),
+        ({"min_new_tokens": 50, "max_new_tokens": 10}, "minimum"),
+        ({"draft_len": 33}, "draft length"),
+        ({"top_p": 0}, "top-p"),
+        ({"dtype": "int3"}, "dtype"),
+        ({"prompt": "x" * 300_000}, "prompt"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_in_one_sentence(values, word):
+    with pytest.raises(ConfigError, match=word) as caught:
+        to_config({**DEFAULTS, **values})
+    assert "\n" not in str(caught.value)
+
+
+def test_controls_become_a_config():
+    values = {
+        **DEFAULTS, "prompt": "p", "target": "big", "draft_name": " org/model ", "auto": True,
+        "seed": str(MAX_SEED), "stop": "one\ntwo\n", "dtype": "float32", "numerics": "fast", "baseline": False,
+    }  # fmt: skip
+    config = to_config(values)
+    assert config.drafts == ("org/model",)
+    assert (config.draft_len, config.seed, config.stop) == ("auto", MAX_SEED, ("one", "two"))
+    assert (config.dtype, config.numerics, config.baseline) == ("float32", "fast", False)
+
+
+EVERYTHING = {
+    "prompt": "Ein Satz & noch <einer>? 100 %\n中文", "target": "bigger", "draft": "lookup", "target_name": "",
+    "draft_name": "", "draft_len": 7, "auto": False, "temperature": 0.65, "max_new_tokens": 40,
+    "seed": "9007199254740993",
+    "top_k": 50, "top_p": 0.9, "repetition_penalty": 1.1, "min_new_tokens": 3, "stop": "a\nb", "ignore_eos": True,
+    "raw": True, "baseline": False, "dtype": "float32", "numerics": "fast",
+}  # fmt: skip
+
+
+def test_a_link_restores_every_setting():
+    from urllib.parse import parse_qsl
+
+    assert set(EVERYTHING) == set(NAMES)
+    links = Links(OFFER)
+    query = dict(parse_qsl(links.make(*(EVERYTHING[name] for name in NAMES))))
+    assert links.values(query) == EVERYTHING
+    plain = {**DEFAULTS, "prompt": "hello", "target": "big", "draft": "small"}
+    query = dict(parse_qsl(links.make(*(plain[name] for name in NAMES))))
+    assert links.values(query) == plain
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"temperature": "99"}, {"temperature": 2.0}),
+        ({"temperature": "nan"}, {"temperature": 0.0}),
+        ({"temperature": "inf"}, {"temperature": 2.0}),
+        ({"max_new_tokens": "1e30"}, {"max_new_tokens": MOST_NEW_TOKENS}),
+        ({"max_new_tokens": "-4"}, {"max_new_tokens": 1}),
+        ({"min_new_tokens": "900", "max_new_tokens": "10"}, {"min_new_tokens": 10}),
+        ({"draft_len": "x"}, {"draft_len": 4}),
+        ({"seed": "1" * 39}, {"seed": str(MAX_SEED)}),
+        ({"seed": "<b>"}, {"seed": None}),
+        ({"target": "org/evil"}, {"target": "big"}),
+        ({"target_name": "org/evil"}, {"target_name": ""}),
+        ({"draft": "../../etc"}, {"draft": "small"}),
+        ({"dtype": "object"}, {"dtype": "auto"}),
+        ({"auto": "yes"}, {"auto": False}),
+        ({"prompt": "x" * 100_000}, {"prompt": "x" * MAX_LINK_PROMPT}),
+    ],
+)
+def test_what_a_link_says_is_clamped(query, expected):
+    values = Links(OFFER).values(query)
+    assert {name: values[name] for name in expected} == expected
+    to_config(values)
+
+
+def test_a_link_that_names_no_setting_changes_nothing():
+    assert Links(OFFER).values({"__theme": "dark", "utm_source": "x"}) is None
+
+
+def test_a_link_may_name_any_model_only_where_the_page_may():
+    anyone = Offer(OFFER.targets, OFFER.drafts, "big", "small", any_name=True)
+    assert Links(anyone).values({"draft_name": "org/model"})["draft_name"] == "org/model"
+    assert to_query({**DEFAULTS, "draft_name": "org/model"}) == {"draft_name": "org/model"}
+
+
+# -- runs --------------------------------------------------------------------------------------
+
+
+def test_a_visitor_may_not_name_a_model_outside_the_offer():
+    runs = Runs(FakeEngine().prepare, names=OFFER.names)
+    for values in ({"target_name": "org/model"}, {"draft_name": "/etc"}, {"draft": "org/model"}):
+        _, found = deltas(runs, **values)
+        assert [delta["phase"] for delta in found] == ["error"]
+        assert "is not offered here" in found[0]["note"]
+    record = runs.journal.open()
+    with pytest.raises(ModelError, match="not offered"):
+        list(runs.batches({"prompt": "x", "target": "org/model"}, record))
+    assert deltas(Runs(FakeEngine().prepare), target_name="org/model")[1][-1]["phase"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("engine", "note"),
+    [
+        (FakeEngine(refuse="No such model; run: hf download x"), "No such model; run: hf download x"),
+        (FakeEngine(fail_at=3), "The target returned NaN logits in step 4."),
+    ],
+)
+def test_an_error_of_each_kind_ends_a_run_with_its_sentence(engine, note):
+    record, found = deltas(Runs(engine.prepare))
+    assert found[-1]["phase"] == "error"
+    assert found[-1]["note"] == note
+    assert bool(record.trace.events) == (engine.fail_at is not None)
+
+
+def test_a_bug_keeps_its_traceback_in_the_log_and_shows_a_sentence(caplog):
+    def broken(*_, **__):
+        raise ZeroDivisionError("secret /path")
+
+    _, found = deltas(Runs(broken))
+    assert found[-1]["phase"] == "error"
+    assert "secret" not in found[-1]["note"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_deltas_are_numbered_and_what_was_missed_can_be_asked_for():
+    runs = Runs(FakeEngine().prepare)
+    record = runs.journal.open("ab" * 16)
+    found = [json.loads(record.add(delta)) for delta in runs.deltas(record, {**DEFAULTS, "max_new_tokens": 12})]
+    assert [delta["seq"] for delta in found] == list(range(len(found)))
+    assert runs.missing({"run": "ab" * 16, "from": 1, "to": 2}) == found[1:3]
+    for nonsense in (
+        None,
+        7,
+        [],
+        {},
+        {"run": 3},
+        {"run": "ab" * 16, "from": "0", "to": 1},
+        {"run": "x", "from": 0, "to": 9},
+    ):
+        assert runs.missing(nonsense) == []
+    assert len(runs.missing({"run": "ab" * 16, "from": 0, "to": 10**12})) == len(found)
+
+
+def test_the_journal_forgets_old_runs_but_none_that_goes_on(monkeypatch):
+    monkeypatch.setattr("specviz.ui.journal.MAX_RUNS", 3)
+    journal = Journal()
+    going = journal.open()
+    for _ in range(6):
+        journal.open().close()
+    assert journal.get(going.run) is going
+    assert len(journal._records) <= 4
+
+
+def test_a_run_id_is_taken_from_its_page_only_where_it_is_proper_and_new():
+    journal = Journal()
+    assert journal.open("ab" * 16).run == "ab" * 16
+    for ticket in ("ab" * 16, "../../x", "", "AB" * 16):
+        assert journal.open(ticket).run not in (ticket, "ab" * 16)
+
+
+def test_case_51_a_run_stopped_while_it_waits_ends_as_it_begins():
+    runs = Runs(FakeEngine().prepare)
+    ticket = "cd" * 16
+    assert runs.stop(ticket) is True
+    record = runs.journal.open(ticket)
+    assert [delta["phase"] for delta in runs.deltas(record, DEFAULTS)] == ["error"]
+
+
+def test_case_54_runs_at_the_same_time_equal_their_solo_runs():
+    runs = Runs(FakeEngine().prepare)
+    found = {}
+
+    def visitor(seed):
+        found[seed] = deltas(runs, prompt=f"prompt {seed}", seed=str(seed), temperature=1.0)[0].trace
+
+    threads = [threading.Thread(target=visitor, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed, trace in found.items():
+        solo = recorded(prompt=f"prompt {seed}", seed=seed, temperature=1.0, max_new_tokens=12)
+        assert trace.events == solo.events
+
+
+# -- traces in and out -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keep():
+    return Keep(Journal(), [Recording("first", recorded(max_new_tokens=20), "a laptop")])
+
+
+def test_a_recording_and_an_imported_trace_can_be_saved_again(keep):
+    trace = recorded(max_new_tokens=16, temperature=1.0)
+    delta = keep.open_trace(trace.to_json())
+    assert delta["phase"] == "done"
+    assert delta["start"]["source"] == "imported"
+    assert "warning" not in delta
+    assert Trace.from_json(keep.export({"run": delta["run"], "what": "trace"})["text"]) == trace
+    assert keep.export({"run": delta["run"], "what": "steps"})["text"].startswith("lane,pass,")
+    assert keep.opening()["run"] == "recorded-first"
+    assert Trace.from_json(keep.export({"run": "recorded-first", "what": "trace"})["text"]).events
+
+
+@pytest.mark.parametrize(
+    "request_", [None, 1, "x", {}, {"run": "nobody", "what": "trace"}, {"run": {}, "what": []}]
+)
+def test_an_export_of_nothing_is_nothing(keep, request_):
+    assert keep.export(request_) is None
+    assert keep.export({"run": "recorded-first", "what": "/etc/passwd"}) is None
+
+
+def hostile_files():
+    good = json.loads(recorded(max_new_tokens=8).to_json())
+    yield from ("", "null", "[]", "{}", "{" * 100_000, "[" * 100_000, "\x00", "<script>alert(1)</script>", "1e999")
+    yield json.dumps({**good, "version": 99})
+    yield json.dumps({**good, "events": good["events"] * 2, "pieces": {}})
+    yield json.dumps({**good, "config": []})
+    yield json.dumps({**good, "pieces": {"x": ["zz", 1]}})
+    for path, value in (
+        ("nodes", [[1]]),
+        ("emitted", ["x"]),
+        ("draft_len", 10**400),
+        ("draft_len", 10**6),
+        ("total_s", 1e300),
+        ("total_s", "NaN"),
+        ("sites", None),
+    ):
+        events = json.loads(json.dumps(good["events"]))
+        next(event for event in events if event["event"] == "step")[path] = value
+        yield json.dumps({**good, "events": events})
+
+
+def test_a_hostile_file_is_refused_with_one_sentence_and_no_bug(keep, caplog):
+    for text in (*hostile_files(), None, 7, {"a": 1}, "x" * (MAX_CHARS + 1)):
+        delta = keep.open_trace(text)
+        assert delta["phase"] == "error", str(text)[:60]
+        assert 10 < len(delta["note"]) < 400
+        assert "\n" not in delta["note"]
+        assert not delta["events"]
+    assert caplog.text == ""
+
+
+def test_a_forged_trace_is_shown_with_a_warning(keep):
+    data = json.loads(recorded(max_new_tokens=8).to_json())
+    step = next(event for event in data["events"] if event["event"] == "step" and event["nodes"])
+    step["sites"][0]["trials"][0]["accepted"] = not step["sites"][0]["trials"][0]["accepted"]
+    delta = keep.open_trace(json.dumps(data))
+    assert delta["phase"] == "done"
+    assert delta["warning"].startswith("This trace does not check out:")
+
+
+def test_recordings_are_read_in_the_order_of_their_files(tmp_path):
+    assert recordings.load_all(tmp_path) == []
+    for name in ("2-b", "1-a"):
+        (tmp_path / f"{name}.json").write_text(recorded(max_new_tokens=4).to_json(), encoding="utf-8")
+    assert [recording.name for recording in recordings.load_all(tmp_path)] == ["1-a", "2-b"]
+    assert all(recording.trace.events for recording in recordings.load_all())
+
+
+# -- the public endpoint -----------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_generate_is_an_endpoint_with_labels_and_a_clean_stream():
+    from gradio_client import Client
+    from gradio_client.exceptions import AppError
+
+    with serving(FakeEngine(), offer=OFFER) as served:
+        client = Client(served.url, verbose=False, analytics_enabled=False)
+        endpoints = client.view_api(return_format="dict")["named_endpoints"]
+        assert list(endpoints) == ["/generate"]
+        parameters = endpoints["/generate"]["parameters"]
+        assert [p["parameter_name"] for p in parameters][:3] == ["prompt", "target", "draft"]
+        assert all(p["label"] for p in parameters)
+        assert endpoints["/generate"]["returns"][0]["label"] == "Step events"
+        job = client.submit("hello", max_new_tokens=24, seed=5, api_name="/generate")
+        outputs = list(job)
+        events = [event_from_json(event) for output in outputs for event in output.get("events", {}).values()]
+        assert events == recorded(prompt="hello", seed=5, max_new_tokens=24, target="fake-target").events
+        assert outputs[0]["config"]["seed"] == 5
+        text = "".join(output.get("text", {}).get("speculative", "") for output in outputs)
+        assert text.startswith("The lighthouse keeper")
+        assert outputs[-1]["summary"]["tokens"] == 24
+        for wrong in ({"temperature": -1}, {"target": "org/evil"}, {"draft_len": "long"}, {"stop": "x"}):
+            with pytest.raises(AppError, match=r"must|not offered"):
+                client.predict("hello", **wrong, api_name="/generate")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_case_53_a_client_that_cancels_or_goes_away_frees_the_engine():
+    from gradio_client import Client
+
+    engine = FakeEngine(endless=True, base_s=0.05, spec_s=0.05)
+    with serving(engine) as served:
+        client = Client(served.url, verbose=False, analytics_enabled=False)
+        job = client.submit("hello", api_name="/generate")
+        while engine.passes < 5:
+            time.sleep(0.05)
+        job.cancel()
+        stands_still(engine)
+        engine.endless, engine.base_s, engine.spec_s = False, 0.0, 0.0
+        assert client.predict("again", max_new_tokens=4, api_name="/generate")["summary"]["tokens"] == 4
+
+
+def stands_still(engine, patience=50):
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        passes = engine.passes
+        time.sleep(0.5)
+        if engine.passes == passes:
+            return
+    raise AssertionError("the engine goes on")
+
+
+# -- other processes ---------------------------------------------------------------------------
+
+
+def test_case_55_whatever_crosses_to_another_process_can_be_pickled():
+    settings = RunConfig(prompt="x", max_new_tokens=8, drafts=("fake-draft",)).to_json()
+    from specviz.ui.worker import decode
+
+    for value in (settings, *decode(FakeEngine().prepare, settings, "/nowhere/flag")):
+        assert pickle.loads(pickle.dumps(value)) == value
+    app = build_app(FakeEngine().prepare)
+    states = [block for block in app.blocks.values() if isinstance(block, gr.State)]
+    assert states == []  # nothing of a run is held in session state
+
+
+def _forked(worker, connection, arguments):
+    """The far side of the stand-in for `spaces.GPU`: its arguments and yields go through pickle."""
+    try:
+        for value in worker(*pickle.loads(arguments)):
+            connection.send_bytes(pickle.dumps(value))
+        connection.send_bytes(pickle.dumps(StopIteration))
+    except BrokenPipeError:
+        pass
+
+
+class StandIn(types.ModuleType):
+    """A `spaces` package whose decorator runs a generator in a forked process."""
+
+    def __init__(self):
+        super().__init__("spaces")
+        self.durations = []
+        self.processes = []
+
+    def GPU(self, duration):
+        def decorate(worker):
+            def call(*arguments):
+                self.durations.append(duration(*arguments))
+                here, there = multiprocessing.Pipe()
+                context = multiprocessing.get_context("fork")
+                process = context.Process(
+                    target=_forked, args=(worker, there, pickle.dumps(arguments)), daemon=True
+                )
+                process.start()
+                there.close()
+                self.processes.append(process)
+                try:
+                    while (value := pickle.loads(here.recv_bytes())) is not StopIteration:
+                        yield value
+                finally:
+                    here.close()
+                    process.join(20)
+
+            return call
+
+        return decorate
+
+
+@pytest.fixture
+def spaces(monkeypatch):
+    stand_in = StandIn()
+    monkeypatch.setitem(sys.modules, "spaces", stand_in)
+    return stand_in
+
+
+def test_on_a_space_the_run_goes_through_a_forked_worker(spaces):
+    engine = FakeEngine()
+    record, found = deltas(Runs(engine.prepare, gpu=gpu.decorator()), seed="3")
+    assert found[-1]["phase"] == "done"
+    assert record.trace.events == recorded(prompt="x", seed=3, max_new_tokens=12).events
+    assert engine.passes == 0  # they were made over there
+    assert gpu.LEAST_S <= spaces.durations[0] <= gpu.MOST_S
+
+
+def test_on_a_space_stop_and_errors_cross_the_fork(spaces):
+    runs = Runs(FakeEngine(endless=True, base_s=0.02, spec_s=0.02).prepare, gpu=gpu.decorator())
+    record = runs.journal.open()
+    phases = []
+    for delta in runs.deltas(record, DEFAULTS):
+        phases.append(delta["phase"])
+        if len(record.trace.events) > 6:
+            record.stop()
+    assert phases[-1] == "done"
+    assert record.trace.finished("speculative").reason == "cancelled"
+    assert not spaces.processes[0].is_alive()
+    refusing = Runs(FakeEngine(refuse="No GPU left today.").prepare, gpu=gpu.decorator())
+    assert deltas(refusing)[1][-1]["note"] == "No GPU left today."
+
+
+def test_on_a_space_a_page_that_closes_ends_the_worker(spaces):
+    runs = Runs(FakeEngine(endless=True, base_s=0.02, spec_s=0.02).prepare, gpu=gpu.decorator())
+    record = runs.journal.open(session="s")
+    stream = runs.deltas(record, DEFAULTS)
+    for _ in range(5):
+        next(stream)
+    runs.journal.stop_session("s")
+    stream.close()
+    assert not spaces.processes[0].is_alive()
+
+
+def test_without_the_package_nothing_is_wrapped(monkeypatch):
+    monkeypatch.setitem(sys.modules, "spaces", None)
+    assert gpu.decorator() is None
+
+
+@pytest.mark.parametrize(("tokens", "baseline"), [(1, True), (128, True), (8192, False)])
+def test_the_gpu_is_asked_for_as_long_as_the_run_may_take(tokens, baseline):
+    asked = gpu.seconds(RunConfig(max_new_tokens=tokens, baseline=baseline).to_json(), "")
+    assert gpu.LEAST_S <= asked <= gpu.MOST_S
+
+
+# -- starting, and the Space's front matter ----------------------------------------------------
+
+
+def test_a_taken_port_moves_to_the_next_free_one():
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert port < free_port("127.0.0.1", port) < port + 50
+
+
+def test_case_60_the_space_builds_with_what_is_pinned():
+    front = re.match(r"---\n(.*?)\n---\n", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL).group(1)
+    values = dict(re.findall(r"^(\w+): *(.+)$", front, re.MULTILINE))
+    pin = re.search(
+        r"^gradio==(\S+)$", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE
+    ).group(1)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", pin)
+    assert values["sdk_version"] == pin == gr.__version__
+    assert (ROOT / values["app_file"]).is_file()
+    assert values["sdk"] == "gradio"
+    assert values["python_version"].strip('"') >= "3.11"
+    assert len(values["short_description"]) <= 60
+
+
+def test_every_handler_gives_what_its_outputs_want():
+    app = build_app(FakeEngine().prepare, offer=OFFER)
+    for fn in app.fns.values():
+        if fn.api_name == "restore":
+            request = types.SimpleNamespace(query_params={"temperature": "1"})
+            assert len(Links(OFFER).restore(request)) == len(fn.outputs)
+            assert len(Links(OFFER).restore(types.SimpleNamespace(query_params={}))) == len(fn.outputs)
+        if fn.api_name == "make":
+            assert len(fn.inputs) == len(NAMES)
+        if fn.api_name == "run":
+            assert len(fn.inputs) == len(NAMES) + 1
+
+
+def test_dtypes_and_numerics_of_the_config_are_offered():
+    with gr.Blocks(analytics_enabled=False):
+        built = controls.build(OFFER)
+    assert [value for _, value in built.by_name["dtype"].choices] == list(DTYPES)
+    assert built.by_name["target_name"].visible is False

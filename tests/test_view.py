@@ -1,0 +1,168 @@
+"""What the browser is given: deltas, tables, figures and sentences."""
+
+import csv
+import io
+import json
+import math
+
+import pytest
+from fake_engine import FakeEngine, recorded
+
+from specviz.metrics import audit, summarize
+from specviz.trace import Piece, Step, Trace
+from specviz.view.export import COLUMNS, steps_csv
+from specviz.view.figures import figures
+from specviz.view.numbers import definitions
+from specviz.view.payload import FIELDS, Feed, as_text
+from specviz.view.pieces import describe
+from specviz.view.replay import recorded_delta, start_of
+
+
+def emitted_text(delta, lane):
+    """The text of a lane as the page makes it from chips and pieces."""
+    text = ""
+    for event in delta["events"]:
+        if event["kind"] == "step" and event["lane"] == lane:
+            for chip in event["chips"]:
+                if chip["kind"] not in ("rejected", "untested"):
+                    piece = delta["pieces"][str(chip["id"])]
+                    text += "" if piece.get("s") else chip.get("x", piece["t"])
+    return text
+
+
+def test_the_scripted_traces_check_out():
+    assert [audit(recorded(temperature=t)) for t in (0.0, 1.0)] == [[], []]
+
+
+def test_a_recording_is_the_same_as_the_live_run_in_any_batches():
+    trace = recorded(max_new_tokens=40)
+    whole = recorded_delta(trace, "r", "recorded")
+    feed = Feed("r", trace.pieces.__getitem__, trace.config)
+    parts = [feed.delta(trace.events[i : i + 3]) for i in range(0, len(trace.events), 3)]
+    assert [event for part in parts for event in part["events"]] == whole["events"]
+    assert {i: p for part in parts for i, p in part["pieces"].items()} == whole["pieces"]
+    assert [part["seq"] for part in parts] == list(range(len(parts)))
+
+
+def test_every_step_carries_the_running_numbers_of_the_summary():
+    trace = recorded(max_new_tokens=40)
+    delta = recorded_delta(trace, "r", "recorded")
+    last = [event for event in delta["events"] if event["kind"] == "step" and event["lane"] == "speculative"][-1]
+    row, summary = dict(zip(FIELDS, last["row"], strict=True)), summarize(trace)
+    for field in ("tokens", "passes", "drafted", "tested", "accepted"):
+        assert row[field] == getattr(summary, field)
+    for field in ("acceptance_rate", "overlap", "draft_yield", "tokens_per_pass", "tokens_per_s"):
+        assert math.isclose(row[field], getattr(summary, field), rel_tol=1e-4)
+    assert delta["end"]["speedup"] == summary.speedup
+
+
+def test_case_45_a_delta_holds_no_character_that_a_page_could_take_for_a_tag():
+    hostile = "<script>alert(1)</script>"
+    trace = recorded(FakeEngine(words=[hostile, " b"]), max_new_tokens=4, prompt=hostile)
+    text = as_text(recorded_delta(trace, "r", "recorded"))
+    assert "<" not in text
+    assert hostile in json.loads(text)["start"]["config"]["prompt"]
+
+
+def test_case_44_and_47_text_keeps_spaces_and_leaves_special_tokens_out():
+    words = ["    ", "x", "\n\n", Piece(b"<|im_end|>", True), "y"]
+    delta = recorded_delta(recorded(FakeEngine(words=words), max_new_tokens=10), "r", "recorded")
+    for lane in ("speculative", "baseline"):
+        assert emitted_text(delta, lane) == "    x\n\ny    x\n\ny"
+    special = [piece for piece in delta["pieces"].values() if piece.get("s")]
+    assert special == [{"t": "<|im_end|>", "s": 1}]
+
+
+@pytest.mark.parametrize("gamma", [1, 3, 8])
+def test_case_50_a_character_in_pieces_is_shown_once_also_around_rejected_tokens(gamma):
+    flame = "🔥".encode()
+    words = ["a", flame[:1], flame[1:3], flame[3:], "e", "\u0301", "ש", " b"]
+    trace = recorded(FakeEngine(words=words, agree=0.5), max_new_tokens=16, draft_len=gamma)
+    delta = recorded_delta(trace, "r", "recorded")
+    for lane in ("speculative", "baseline"):
+        assert emitted_text(delta, lane) == "a🔥e\u0301ש b" * 2
+    assert "\ufffd" not in as_text(delta)
+
+
+def test_bytes_that_are_no_character_are_labelled():
+    assert describe(Piece(b"\xf0\x9f")) == {"t": "", "b": "F0 9F"}
+    assert describe(Piece(b"ok")) == {"t": "ok"}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"temperature": "hot", "draft_len": [1], "max_new_tokens": {"a": 1}, "baseline": "yes", "prompt": 7},
+        {"temperature": True, "draft_len": "auto", "max_new_tokens": 1e300},
+    ],
+)
+def test_settings_of_a_strange_trace_are_numbers_or_nothing(config):
+    shown = start_of(config, "imported")["config"]
+    assert isinstance(shown["prompt"], str)
+    assert shown["temperature"] == 0.0
+    assert shown["draft_len"] in (None, "auto")
+    assert shown["max_new_tokens"] == 0
+    assert shown["baseline"] is True
+
+
+def test_the_table_has_one_row_for_each_pass_and_runs_no_formula():
+    words = ["=1+1", " +", "@x", "-2", " ok"]
+    trace = recorded(FakeEngine(words=words, agree=0.6), max_new_tokens=20)
+    rows = list(csv.DictReader(io.StringIO(steps_csv(trace))))
+    steps = [event for event in trace.events if isinstance(event, Step)]
+    assert list(rows[0]) == list(COLUMNS)
+    assert [int(row["emitted"]) for row in rows] == [len(step.emitted) for step in steps]
+    assert sum(int(row["accepted"]) for row in rows) == summarize(trace).accepted
+    assert not any(row["text"].startswith(("=", "+", "-", "@")) for row in rows)
+    baseline = [row for row in rows if row["lane"] == "baseline"]
+    assert {row["acceptance_rate"] for row in baseline} == {""}
+    assert "".join(row["text"].removeprefix("'") for row in baseline) == "".join(words) * 4
+
+
+def test_numbers_have_names_of_their_own_and_fields_that_exist():
+    numbers = definitions()
+    assert (
+        len({number["label"] for number in numbers}) == len({number["key"] for number in numbers}) == len(numbers)
+    )
+    known = {*FIELDS, *(f"plain_{field}" for field in FIELDS), "race_speedup", "prefill_s"}
+    assert {number["field"] for number in numbers} <= known
+
+
+def test_figures_are_empty_plotly_json_with_numeric_axes_from_zero():
+    for figure in figures():
+        assert json.loads(as_text(figure)) == figure
+        for trace in figure["figure"]["data"]:
+            assert trace["x"] == trace["y"] == []
+            assert trace["meta"]["role"]
+        assert figure["figure"]["layout"]["yaxis"].get("rangemode", "tozero") in ("tozero", "normal")
+
+
+def test_case_64_a_slow_down_is_not_clipped():
+    from specviz.metrics import Tally
+    from specviz.view.verdict import ending
+
+    tally = Tally({"temperature": 0})
+    for event in recorded(FakeEngine(verdicts="rejected"), max_new_tokens=24).events:
+        tally.add(event)
+    assert ending(tally)["speedup"] < 1
+    assert ending(tally)["verdict"]["kind"] == "identical"
+
+
+def test_a_first_difference_is_called_a_tie_with_its_gap():
+    delta = recorded_delta(recorded(FakeEngine(differ_at=5), max_new_tokens=20), "r", "recorded")
+    assert delta["end"]["verdict"]["kind"] == "tie"
+    assert "token 6" in delta["end"]["verdict"]["text"]
+    assert "tie" in delta["end"]["verdict"]["text"]
+
+
+def test_above_temperature_0_no_verdict_calls_a_difference_wrong():
+    delta = recorded_delta(recorded(FakeEngine(differ_at=5), max_new_tokens=20, temperature=1.0), "r", "recorded")
+    assert delta["end"]["verdict"]["kind"] == "law"
+    assert not {"wrong", "mismatch"} & set(delta["end"]["verdict"]["text"].lower().split())
+
+
+def test_an_imported_trace_is_shown_from_its_file_alone():
+    trace = recorded(max_new_tokens=20, temperature=1.0)
+    again = Trace.from_json(trace.to_json())
+    assert recorded_delta(again, "r", "imported") == recorded_delta(trace, "r", "imported")
