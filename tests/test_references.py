@@ -17,7 +17,8 @@ from specviz.drafts.naming import Makers, make_draft
 from specviz.drafts.retrieval import corpus, library
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.drafts.retrieval.library import Shelf
-from specviz.drafts.retrieval.reader import Document, html_text, read_documents, to_text
+from specviz.drafts.retrieval.markup import html_text
+from specviz.drafts.retrieval.reader import Document, read_documents, to_text
 from specviz.errors import ConfigError, ContextError, DocumentError, SpecvizError
 from specviz.metrics import audit, summarize
 from specviz.trace import Trace
@@ -46,6 +47,28 @@ def pdf(text="", password=None):
     return out.getvalue()
 
 
+def aes_pdf():
+    """A PDF that says it is encrypted with AES-256 (ISO 32000-2, 7.6.4); nobody has its keys."""
+    keys = b"".join(
+        b"/%s <%s>" % (key, b"5A" * size) for key, size in ((b"U", 48), (b"O", 48), (b"UE", 32), (b"OE", 32))
+    )
+    filters = b"/CF <</StdCF <</CFM /AESV3 /AuthEvent /DocOpen /Length 32>>>> /StmF /StdCF /StrF /StdCF"
+    objects = [
+        b"<</Type /Catalog /Pages 2 0 R>>",
+        b"<</Type /Pages /Kids [3 0 R] /Count 1>>",
+        b"<</Type /Page /Parent 2 0 R /MediaBox [0 0 9 9]>>",
+        b"<</Filter /Standard /V 5 /R 6 /Length 256 /P -3904 /Perms <%s> %s %s>>" % (b"5A" * 16, keys, filters),
+    ]
+    body, places = b"%PDF-2.0\n", []
+    for number, content in enumerate(objects, 1):
+        places.append(len(body))
+        body += b"%d 0 obj %s endobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    head = b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    trailer = b"trailer <</Size %d /Root 1 0 R /Encrypt 4 0 R /ID [<00> <00>]>>\n" % (len(objects) + 1)
+    return body + head + table + trailer + b"startxref\n%d\n%%%%EOF\n" % len(body)
+
+
 @pytest.mark.parametrize(
     ("name", "data", "text"),
     [
@@ -70,14 +93,44 @@ def test_html_keeps_what_a_reader_sees_line_by_line():
     assert html_text("<p>unclosed <script>alert(1)") == "unclosed\n"
 
 
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("<!DOCTYPE html><!-- a > b --><p title='it > is'>c</p>", "c"),
+        ("a < b and 1<2 <3 &amp;&lt;tag&gt; &#x41;&nosuch;", "a < b and 1<2 <3 &<tag> A&nosuch;"),
+        ("<p title=it's>kept</p><p>kept's</p>", "kept\nkept's"),
+        ("<script>if (a</b/.test(c)) x='</p>'</script>seen", "seen"),
+        ("<STYLE>p{}</STYLE ><B>b</B>o<i>l</i>d", "bold"),
+        ("</p></div>a<br/>b<hr>c", "a\nb\nc"),
+        ("one </ > two <!> three <?php x ?> four", "one two three four"),
+        ("a<p", "a"),
+        ("a<!-- never closed", "a"),
+        (f"&#{'9' * 9999}; is no character", f"&#{'9' * 9999}; is no character"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_html_of_every_kind_gives_its_text(source, text):
+    assert html_text(source) == text + "\n"
+
+
+@pytest.mark.parametrize(
+    "part", ["<a ", "<!--", "</", "<a b='", "<p>", "<script>", "&#", "<?", '<a ="', "<a = ", "<"]
+)
+def test_a_page_of_unfinished_markup_is_read_in_time_that_grows_with_its_length(part):
+    html_text(part * (10**6 // len(part)))
+
+
 BAD_FILES = {
     "zero.txt": (b"", "empty"),
     "blank.txt": (b" \n\t ", "no text"),
     "image.png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\xff\xfe", "binary"),
     "data.bin": (bytes(range(32)) * 20, "binary"),
+    "utf16.txt": ("caf\xe9".encode("utf-16-le"), "binary"),
+    "half.txt": (b"\xff\xfea", "UTF-16|UTF-8"),
     "latin.txt": ("caf\xe9 au lait".encode("latin-1"), "UTF-8"),
     "scan.pdf": (pdf(), "images"),
     "locked.pdf": (pdf("secret", "pw"), "encrypted"),
+    "aes.pdf": (aes_pdf(), "encrypted"),
     "torn.pdf": (pdf("Hello reference")[:200], "damaged|images"),
     "empty.html": (b"<html><script>x</script></html>", "no text"),
     "huge.txt": (b"x" * (5 * 2**20 + 1), "5 MB"),

@@ -9,39 +9,21 @@ from __future__ import annotations
 import io
 import logging
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path, PurePath
 
 import pypdf
 
+from specviz.drafts.retrieval.markup import html_text
 from specviz.errors import DocumentError
 
 MAX_BYTES = 5 * 2**20  # in all
 MAX_PDF_PAGES = 1000
+MAX_PDF_S = 30
 _HTML = (".html", ".htm", ".xhtml")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
-_UNSEEN = {"script", "style", "template", "head", "title", "noscript", "svg"}
-_INLINE = {
-    "a",
-    "abbr",
-    "b",
-    "bdi",
-    "cite",
-    "code",
-    "del",
-    "em",
-    "i",
-    "ins",
-    "kbd",
-    "mark",
-    "q",
-    "s",
-    "small",
-    "span",
-}
-_INLINE |= {"strong", "sub", "sup", "time", "u", "var", "wbr", "img", "input", "label", "font", "tt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +99,15 @@ def new_name(name: str, documents: Iterable[Document]) -> str:
 
 def _decoded(name: str, data: bytes) -> str:
     """UTF-8, or UTF-16 where a byte order mark says so."""
-    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    marked = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
-        text = data.decode(encoding)
+        text = data.decode("utf-16" if marked else "utf-8-sig")
     except UnicodeDecodeError as error:
         if b"\0" in data:
             raise DocumentError(f"{name} is a binary file, not text; it was left out.") from None
         raise DocumentError(
-            f"{name} is not UTF-8 text (byte {error.start:,} does not fit); save it as UTF-8. It was left out."
+            f"{name} is not {'UTF-16' if marked else 'UTF-8'} text (byte {error.start:,} does not fit); "
+            "save it as UTF-8. It was left out."
         ) from None
     if len(_CONTROL.findall(text[:100_000])) > len(text[:100_000]) // 100:
         raise DocumentError(f"{name} is a binary file, not text; it was left out.")
@@ -142,51 +125,27 @@ def _pdf_text(name: str, data: bytes) -> str:
             raise DocumentError(
                 f"{name} has {num_pages:,} pages; at most {MAX_PDF_PAGES:,} are read. It was left out."
             )
-        text = "\n\n".join(page.extract_text() for page in pdf.pages)
+        text = "\n\n".join(_pages(name, pdf))
     except DocumentError:
         raise
     except pypdf.errors.DependencyError:
-        raise DocumentError(f"{name} is an encrypted PDF; save it without encryption. It was left out.") from None
+        raise DocumentError(
+            f"{name} is a PDF encrypted with AES, for which the Python package cryptography must be installed; or "
+            "save the PDF without encryption. It was left out."
+        ) from None
     except Exception:  # a PDF is a foreign program: the parser may raise anything
         raise DocumentError(f"{name} is a damaged PDF; it was left out.") from None
     if not text.strip():
         raise DocumentError(f"{name} is a PDF of images without text; run text recognition on it first.")
-    return text
+    return text.encode(errors="replace").decode()  # a font may name half a surrogate pair
 
 
-def html_text(source: str) -> str:
-    """What a reader of the page sees, one line per block."""
-    parser = _Reader()
-    parser.feed(source)
-    parser.close()
-    lines = (line if kept else re.sub(r"\s+", " ", line).strip() for line, kept in parser.lines)
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
-
-
-class _Reader(HTMLParser):
-    """Collects (line, kept as it stands), broken at every tag that is not inline."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.lines: list[tuple[str, bool]] = [("", False)]
-        self._unseen = self._pre = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        del attrs
-        self._unseen += tag in _UNSEEN
-        self._pre += tag == "pre"
-        self._break(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._unseen = max(0, self._unseen - (tag in _UNSEEN))
-        self._pre = max(0, self._pre - (tag == "pre"))
-        self._break(tag)
-
-    def handle_data(self, data: str) -> None:
-        if not self._unseen:
-            line, _ = self.lines[-1]
-            self.lines[-1] = (line + data, self._pre > 0)
-
-    def _break(self, tag: str) -> None:
-        if tag not in _INLINE and self.lines[-1][0]:
-            self.lines.append(("", self._pre > 0))
+def _pages(name: str, pdf: pypdf.PdfReader) -> Iterator[str]:
+    """The text of each page, as long as that takes no longer than is decent."""
+    began = time.monotonic()
+    for page in pdf.pages:
+        if time.monotonic() - began > MAX_PDF_S:
+            raise DocumentError(
+                f"{name} takes longer than {MAX_PDF_S} s to read; save it as text. It was left out."
+            )
+        yield page.extract_text()
