@@ -34,7 +34,7 @@ class RetrievalSettings:
     copied from: references and corpus, the prompt, the own output.
     """
 
-    min_match: int = 2
+    min_match: int = 1
     copy_len: DraftLen = "auto"
     sources: tuple[str, ...] = COPY_SOURCES
 
@@ -78,7 +78,7 @@ class RunConfig:
     numerics: str = "exact"
     references: tuple[str, ...] = ()
     prompt_references: tuple[str, ...] = ()
-    min_match: int = 2
+    min_match: int = 1
     copy_len: DraftLen = "auto"
     copy_sources: tuple[str, ...] = COPY_SOURCES
 

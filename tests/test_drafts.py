@@ -47,19 +47,19 @@ def seen(emitted, tree=None):
     ids=str,
 )
 def test_lookup_copies_behind_the_latest_longest_match(text, budget, ids):
-    assert propose(begin(prompt_lookup(), text), text, budget).token_ids == ids
+    assert propose(begin(prompt_lookup(2, 8), text), text, budget).token_ids == ids
 
 
 def test_lookup_finds_the_same_in_a_text_that_grew_step_by_step():
     grown = [1, 2, 3, 1, 2, 4, 3, 1, 2, 3, 1, 2, 4, 4, 1, 2, 3]
-    source = begin(prompt_lookup(), grown[:1])
+    source = begin(prompt_lookup(2, 8), grown[:1])
     for end in range(1, len(grown) + 1):
-        whole = begin(prompt_lookup(), grown[:end])
+        whole = begin(prompt_lookup(2, 8), grown[:end])
         assert propose(source, grown[:end]).token_ids == propose(whole, grown[:end]).token_ids
 
 
 def test_lookup_forgets_the_last_run():
-    source = begin(prompt_lookup(), [1, 2, 3])
+    source = begin(prompt_lookup(2, 8), [1, 2, 3])
     propose(source, [1, 2, 3])
     assert propose(begin(source, [1, 2]), [1, 2]).token_ids == []
 

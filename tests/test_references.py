@@ -193,7 +193,7 @@ def test_a_library_knows_the_character_of_each_token_and_keeps_texts_only_if_ask
 
 def test_a_shelf_indexes_once_for_each_tokenizer_and_refuses_where_nothing_is_left(monkeypatch):
     shelf = Shelf([Document("a", "12345")])
-    assert shelf.library(TOKENIZER) is shelf.library(byte_level())
+    assert shelf.library(TOKENIZER) is shelf.library(TOKENIZER)
     assert shelf.library(TOKENIZER) is not shelf.library(metaspace())
     monkeypatch.setattr(library, "MAX_TOKENS", 4)
     with pytest.raises(DocumentError, match="a goes beyond 4 tokens"):

@@ -17,7 +17,7 @@ from specviz.drafts.cascade import Cascade
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
 from specviz.drafts.retrieval import Retrieval, prompt_lookup
-from specviz.drafts.retrieval.copy_length import FIRST_COPY, MIN_COPY, CopyLength
+from specviz.drafts.retrieval.copy_length import CopyLength
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.drafts.retrieval.live import LiveText
 from specviz.drafts.retrieval.match import MAX_MATCH, MAX_PLACES, plan
@@ -115,11 +115,16 @@ def test_an_index_of_nothing_finds_nothing():
 
 def source(texts=None, **more):
     fixed = [FixedTexts.of(texts)] if texts else []
-    return Retrieval("references", fixed, RetrievalSettings(**more))
+    return Retrieval("references", fixed, RetrievalSettings(**{"min_match": 2, **more}))
+
+
+def begin(draft, text, vocab_size=97):
+    draft.start(list(text), Sampler(settings(), list(text), vocab_size=vocab_size), lambda: False)
+    return draft
 
 
 def tree_of(draft, text, budget=4, vocab_size=97):
-    draft.start(list(text), Sampler(settings(), text, vocab_size=vocab_size), lambda: False)
+    begin(draft, text, vocab_size)
     return draft.propose(list(text), budget, torch.Generator())
 
 
@@ -158,7 +163,7 @@ def test_the_budget_goes_to_the_likeliest_nodes_and_never_to_hopeless_ones():
     many = {"a": [token for x in range(30, 90) for token in (2, 3, x)]}
     assert 1 <= len(tree_of(source(many, copy_len=32), [2, 3], 32)) < 32
     assert len(tree_of(source({"a": list(range(50))}, copy_len=32), [2, 3], 32)) == 32
-    assert plan([], 8, 97) == []
+    assert plan([], 8, 97, 0.9) == []
 
 
 def test_every_copied_token_says_where_it_stood():
@@ -166,6 +171,9 @@ def test_every_copied_token_says_where_it_stood():
     assert [p.origin for p in tree.proposals] == [Origin("b", 3, 2), Origin("b", 4, 2)]
     tree = tree_of(prompt_lookup(), P9, 3)
     assert [p.origin for p in tree.proposals] == [Origin("prompt", i, 2) for i in (4, 5, 6)]
+    both = source({"a": [1, 2, 3, 4]})
+    tree = tree_of(both, [1, 2, 3, 4, 9, 2, 3])
+    assert tree.proposals[0].origin == Origin("a", 3, 2), "not the copy of it in the prompt"
     draft = prompt_lookup()
     tree_of(draft, [1, 2])
     tree = draft.propose([1, 2, 5, 6, 7, 5, 6], 2, torch.Generator())
@@ -175,24 +183,47 @@ def test_every_copied_token_says_where_it_stood():
 # -- how much is copied --------------------------------------------------------------------------
 
 
-def test_auto_grows_behind_accepted_copies_and_shrinks_behind_rejected_ones():
+def lengths(source_of_copies, text, budget=32):
+    """Depth of the tree behind a text in which everything goes on for long."""
+    tree = source_of_copies.propose(list(text), budget, torch.Generator())
+    return tree, max(tree.depths(), default=0)
+
+
+def test_auto_copies_more_behind_accepted_copies_and_less_behind_rejected_ones():
+    draft = source({"a": list(range(90))})
+    tree, first = begin(draft, [2, 3]) and lengths(draft, [2, 3])
+    draft.observe(Observation(tuple(tree.token_ids), tree, (), torch.zeros(1, 97)))
+    text = [2, 3, *tree.token_ids]
+    grown = lengths(draft, [*text, 95, 50, 51])[1]
+    assert grown > first
+    depths = []
+    for place in (60, 62, 64, 66, 68):
+        draft.observe(Observation((96,), draft._tree, (), torch.zeros(1, 97)))
+        text = [*text, 96, place, place + 1]
+        depths.append(lengths(draft, text)[1])
+    assert depths == sorted(depths, reverse=True)
+    assert 1 <= depths[-1] < first
+
+
+def test_a_longer_match_is_trusted_further():
+    depths = []
+    for length in (1, 2, 3, 4, 8):
+        draft = begin(source({"a": list(range(90))}, min_match=1), range(length))
+        depths.append(lengths(draft, range(length))[1])
+    assert depths == sorted(set(depths)), "each class further than the one before"
+    assert (depths[0] > 0, depths[-1]) == (True, MAX_DRAFT_LEN)
+
+
+def test_what_a_run_has_taught_is_forgotten_by_the_next():
     length = CopyLength("auto")
-    assert length.next_len() == FIRST_COPY
-    length.observe(8, 8)
-    assert length.next_len() == 16
-    for _ in range(4):
-        length.observe(length.next_len(), length.next_len())
-    assert length.next_len() == MAX_DRAFT_LEN
-    seen = []
-    for _ in range(8):
-        length.observe(length.next_len(), 0)
-        seen.append(length.next_len())
-    assert seen == sorted(seen, reverse=True)
-    assert seen[-1] == MIN_COPY
-    length.observe(0, 0)
-    assert length.next_len() == MIN_COPY, "a step without a match teaches nothing"
+    before = length.keeps(2)
+    length.observe(2, 4, 0)
+    assert length.keeps(2) < before
+    length.observe(2, 0, 0)
+    assert length.keeps(2) < before, "a step without a copy teaches nothing"
+    assert length.keeps(9) == CopyLength("auto").keeps(9), "nor does it about matches of another length"
     length.reset()
-    assert length.next_len() == FIRST_COPY
+    assert length.keeps(2) == before
 
 
 def test_a_fixed_copy_length_stays_and_never_exceeds_the_budget():
@@ -202,14 +233,6 @@ def test_a_fixed_copy_length_stays_and_never_exceeds_the_budget():
     draft.observe(Observation((50,), tree, (), torch.zeros(1, 97)))
     assert len(draft.propose([2, 3, 50, 7, 8], 32, torch.Generator())) == 5
     assert len(tree_of(draft, [2, 3], 3)) == 3
-
-
-def test_a_source_learns_from_its_own_copies():
-    draft = source({"a": list(range(60))})
-    tree = tree_of(draft, [2, 3], 32)
-    draft.observe(Observation(tuple(tree.token_ids), tree, (), torch.zeros(1, 97)))
-    grown = draft.propose([2, 3, *tree.token_ids], 32, torch.Generator())
-    assert len(grown) == 2 * len(tree)
 
 
 # -- the text stays exact ------------------------------------------------------------------------

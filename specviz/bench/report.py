@@ -16,6 +16,8 @@ import torch
 
 from specviz.bench import drafts, engine
 from specviz.bench.bench import Bench, Row
+from specviz.bench.retrieval import retrieval
+from specviz.bench.searching import searching
 from specviz.distill.card import cpu_name
 from specviz.run import versions
 
@@ -26,6 +28,8 @@ SECTIONS: dict[str, Section] = {
     "numerics": engine.numerics,
     "pass times": engine.pass_times,
     "drafts": drafts.gains,
+    "retrieval": retrieval,
+    "searching": searching,
 }
 TITLES = {
     "bookkeeping": "Step time outside draft and verify, full trace kept",
@@ -33,6 +37,8 @@ TITLES = {
     "numerics": "Exact against fast numerics, one target pass",
     "pass times": "One target pass by block size",
     "drafts": "Drafts against plain decoding, raced step by step",
+    "retrieval": "Copying from references in the prompt, against plain decoding and prompt lookup, in turn",
+    "searching": "Searching for copies, on one core",
 }
 _BUSY = 0.5
 
@@ -95,7 +101,7 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _line(row: Mapping[str, Any], width: int) -> str:
     median, low, high = (_value(row[key], row["unit"]) for key in ("median", "low", "high"))
-    unit = f" {row['unit']}" if row["unit"] in ("ms", "tokens/s") else ""
+    unit = f" {row['unit']}" if row["unit"] in ("s", "ms", "tokens/s") else ""
     goal = ""
     if row["goal"]:
         sign = "≤" if row["goal"]["at_most"] else "≥"
@@ -111,6 +117,8 @@ def _value(value: float, unit: str) -> str:
             return f"{value:.1%}"
         case "×":
             return f"{value:.2f}×"
+        case "ms" if abs(value) < 1:
+            return f"{value:.3f}"
         case "ms" | "tokens/s":
             return f"{value:.1f}"
     return f"{value:.2f}"

@@ -66,7 +66,7 @@ class Library:
 
 
 class Shelf:
-    """Documents for any number of runs, tokenized and indexed at the first run of each tokenizer.
+    """Documents for any number of runs, tokenized and indexed at the first run with each tokenizer.
 
     `complaints` are sentences on files that are not among them.
     """
@@ -74,7 +74,7 @@ class Shelf:
     def __init__(self, documents: Sequence[Document], complaints: Sequence[str] = ()) -> None:
         self.documents = tuple(documents)
         self.complaints = tuple(complaints)
-        self._libraries: dict[str, Library] = {}
+        self._libraries: dict[Any, Library] = {}  # by the tokenizer itself
 
     @classmethod
     def read(cls, paths: Sequence[str | Path], in_prompt: Sequence[str | Path] = ()) -> Shelf:
@@ -90,10 +90,9 @@ class Shelf:
 
     def library(self, tokenizer: Any) -> Library:
         """Raises DocumentError where every document is beyond the limit."""
-        key = tokenizer_hash(tokenizer)
-        if key not in self._libraries:
-            self._libraries[key] = index_documents(self.documents, tokenizer, self.complaints)
-        library = self._libraries[key]
+        if tokenizer not in self._libraries:
+            self._libraries[tokenizer] = index_documents(self.documents, tokenizer, self.complaints)
+        library = self._libraries[tokenizer]
         if self.documents and not library.documents:
             raise DocumentError(" ".join(library.complaints))
         return library

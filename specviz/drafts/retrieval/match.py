@@ -7,7 +7,7 @@ Owns: what a match is (`Match`), which of several wins, and how their continuati
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,8 +18,7 @@ from specviz.trace import Origin
 
 MAX_MATCH = 1024  # tokens; a longer match says no more
 MAX_PLACES = 256  # of one match that are looked at
-KEEPS = 0.95  # how likely a copied token is to hold where all places agree
-WORTH = 0.05  # the least likelihood for which a further node is drafted
+WORTH = 0.06  # the least likelihood for which a further node is drafted: about its share of a pass
 ROOT = -1
 
 
@@ -56,15 +55,22 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """All continuations of the longest matches, the most recent last: ids and places of shape (rows, num)."""
+    """All continuations of the longest matches, the most recent last: ids and places of shape (rows, num).
+
+    `texts[row]` is where a row was found, `keeps` how likely a token is to hold where all places agree.
+    """
 
     length: int
+    keeps: float
     ids: NDArray[np.int64]
     places: NDArray[np.int64]
     texts: list[Text]
 
-    def origin(self, row: int, depth: int) -> Origin:
-        source, offset = self.texts[row].locate(int(self.places[row, depth]))
+    def origin(self, rows: NDArray[np.int64], depth: int) -> Origin:
+        """Of places that agree the latest in the first text: a reference, rather than its copy in the prompt."""
+        text = self.texts[rows[0]]
+        row = next(row for row in rows[::-1] if self.texts[row] is text)
+        source, offset = text.locate(int(self.places[row, depth]))
         return Origin(source, offset, self.length)
 
     def children(
@@ -76,19 +82,25 @@ class _Pool:
         column = self.ids[rows, depth]
         for token_id in np.unique(column[column >= 0]) if len(rows) > 1 else column[column >= 0]:
             chosen = rows[column == token_id]
-            yield share * KEEPS * len(chosen) / len(rows), int(chosen[-1]), chosen
+            yield share * self.keeps * len(chosen) / len(rows), int(chosen[-1]), chosen
 
 
-def plan(matches: Sequence[Match], budget: int, vocab_size: int) -> list[Copy]:
-    """The tree of copies, at most `budget` nodes, parents first.
+def longest(matches: Iterable[Match]) -> list[Match]:
+    """Those of the greatest length, in their order."""
+    found = list(matches)
+    most = max((match.length for match in found), default=0)
+    return [match for match in found if match.length == most]
 
-    Only the longest matches count. Their continuations form a trie, as in REST (He et al. 2311.08252, §3.2); its
-    nodes are taken in the order of their likelihood: the share of places that go on so, times `KEEPS` per
-    token, the most recent first among equals. So places that agree become one chain, and a fork in them a
+
+def plan(matches: Sequence[Match], budget: int, vocab_size: int, keeps: float) -> list[Copy]:
+    """The tree of copies behind matches of one length, at most `budget` nodes, parents first.
+
+    Their continuations form a trie, as in REST (He et al. 2311.08252, §3.2); its nodes are taken in the order of
+    their likelihood: the share of places that go on so, times `keeps` per token, the most recent first among
+    equals, and none below `WORTH` but the first. So places that agree become one chain, and a fork in them a
     fork in the tree. An id outside the vocabulary ends a copy.
     """
-    longest = max((match.length for match in matches), default=0)
-    pool = _pool([match for match in matches if match.length == longest], budget, vocab_size)
+    pool = _pool(matches, budget, vocab_size, keeps)
     copies: list[Copy] = []
     heap: list[tuple[float, int, int, int, int, NDArray[np.int64]]] = []
     all_rows, num_pushed = np.arange(len(pool.ids)), 0
@@ -100,12 +112,12 @@ def plan(matches: Sequence[Match], budget: int, vocab_size: int) -> list[Copy]:
         if not heap or (copies and -heap[0][0] < WORTH):
             break
         negative, recent, _, parent, depth, rows = heapq.heappop(heap)
-        copies.append(Copy(int(pool.ids[-recent, depth]), parent, pool.origin(-recent, depth)))
+        copies.append(Copy(int(pool.ids[-recent, depth]), parent, pool.origin(rows, depth)))
         parent, depth, share = len(copies) - 1, depth + 1, -negative
     return copies
 
 
-def _pool(matches: Sequence[Match], budget: int, vocab_size: int) -> _Pool:
+def _pool(matches: Sequence[Match], budget: int, vocab_size: int, keeps: float) -> _Pool:
     places = [match.text.run(match.places, budget) for match in matches]
     ids = [match.text.read(where) for match, where in zip(matches, places, strict=True)]
     texts = [match.text for match in matches for _ in match.places]
@@ -113,4 +125,4 @@ def _pool(matches: Sequence[Match], budget: int, vocab_size: int) -> _Pool:
     joined = np.concatenate([none, *ids])
     ended = np.logical_or.accumulate((joined < 0) | (joined >= vocab_size), axis=1)
     length = matches[0].length if matches else 0
-    return _Pool(length, np.where(ended, -1, joined), np.concatenate([none, *places]), texts)
+    return _Pool(length, keeps, np.where(ended, -1, joined), np.concatenate([none, *places]), texts)

@@ -14,7 +14,7 @@ from specviz.drafts import Observation
 from specviz.drafts.retrieval.copy_length import CopyLength
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.drafts.retrieval.live import LiveText
-from specviz.drafts.retrieval.match import Match, plan
+from specviz.drafts.retrieval.match import Match, longest, plan
 from specviz.sampling import Sampler, one_hot
 from specviz.verify import ROOT, TokenTree
 
@@ -36,6 +36,7 @@ class Retrieval:
         self.most_copied = settings.most_copied
         self._length = CopyLength(settings.copy_len)
         self._tree = TokenTree()
+        self._match_len = 0
         self._live: LiveText
         self._sampler: Sampler
 
@@ -51,31 +52,33 @@ class Retrieval:
         del generator
         self._live.extend(context_ids[len(self._live) :])
         self._tree = TokenTree()
-        num = min(budget, self._length.next_len())
-        for copy in plan(list(self._matches(context_ids)), num, self._sampler.vocab_size):
+        matches = longest(self._matches(context_ids))
+        self._match_len = matches[0].length if matches else 0
+        num, keeps = min(budget, self._length.most), self._length.keeps(self._match_len)
+        for copy in plan(matches, num, self._sampler.vocab_size, keeps):
             row = one_hot(copy.token_id, self._sampler)
             self._tree.add(copy.token_id, copy.parent, row, origin=copy.origin)
         return self._tree
 
     def observe(self, seen: Observation) -> None:
-        """Follow what was emitted down the own tree; that tells how long the next copy should be."""
+        """Follow what was emitted down the own tree; that tells how far the next copy is to be trusted."""
         node, num_right = ROOT, 0
         for token_id in seen.emitted:
             child = self._tree.child(node, token_id)
             if child is None:
                 break
             node, num_right = child, num_right + 1
-        self._length.observe(max(self._tree.depths(), default=0), num_right)
+        self._length.observe(self._match_len, max(self._tree.depths(), default=0), num_right)
         self._tree = TokenTree()
 
     def _matches(self, context_ids: list[int]) -> Iterable[Match]:
-        """The longest match of each text, the most recent text last."""
+        """The longest match in each text, the most recent text last."""
         least = self._settings.min_match
         found = [text.match(context_ids, least) for text in self._texts]
         return (match for match in (*found, self._live.match(least)) if match is not None)
 
 
-def prompt_lookup(min_match: int = 2, copy_len: DraftLen = "auto") -> Retrieval:
+def prompt_lookup(min_match: int = 1, copy_len: DraftLen = "auto") -> Retrieval:
     """The text being written as its only source. No model."""
     settings = RetrievalSettings(min_match=min_match, copy_len=copy_len, sources=("prompt", "output"))
     return Retrieval("lookup", (), settings)
