@@ -11,15 +11,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_engine import STORY, FakeEngine, recorded
+from fake_engine import STORY, FakeEngine, as_reference, recorded
+from tokenizer_makers import byte_level
 from trace_makers import sampled_trace
 
+from specviz import models
 from specviz.cli import files
 from specviz.cli.main import main
 from specviz.cli.paint import Painter, Style, one_line, safe
 from specviz.cli.status import Status
 from specviz.cli.summary import plain_text
 from specviz.config import RunConfig
+from specviz.drafts.retrieval.corpus import open_corpus
+from specviz.drafts.retrieval.reader import Document
 from specviz.errors import SpecvizError
 from specviz.trace import Piece, RunFinished, Trace
 
@@ -105,6 +109,11 @@ def refused(capsys, code):
         (["replay", "/"], "directory"),
         (["replay", "a\0b"], "null byte"),
         (["bench", "--out", "/nowhere/bench.json"], "--out"),
+        (["bench", "--table", "/nowhere/bench.txt"], "--table"),
+        (["bench", "--section", "luck"], "no section 'luck'"),
+        (["index", "."], "--out"),
+        (["index", ".", "--out", "corpus.txt"], "must end in .sv"),
+        (["index", ".", "--out", "/nowhere/corpus.sv"], "--out"),
         (["distill", "--minutes", "soon"], "--minutes"),
         (["distill", "--kind", "huge"], "huge"),
         (["models", "--yaml"], "--yaml"),
@@ -359,6 +368,39 @@ def test_a_trace_is_kept_whole_and_replays_as_it_ran(capsys, tmp_path):
     assert "prompt: hello" in replayed
 
 
+NOTES = as_reference(Document("notes.txt", "The lighthouse keeper counted the waves as others count sheep."))
+
+
+def test_copies_are_counted_by_source_and_the_trace_keeps_the_texts_only_if_asked(capsys, tmp_path):
+    engine = FakeEngine(references=[NOTES], warnings=("scan.pdf is a PDF of images.",), verdicts="accepted")
+    file = tmp_path / "out.json"
+    assert run("--trace", str(file), "--max-new-tokens", "24", engine=engine) == 0
+    shown = capsys.readouterr()
+    assert re.search(r"\ncopied +\d+ of \d+ from notes.txt\n", shown.out)
+    assert "specviz: scan.pdf is a PDF of images.\n" in shown.err
+    kept = Trace.from_json(file.read_text())
+    assert [(r.name, r.num_tokens, r.text) for r in kept.references] == [("notes.txt", NOTES.num_tokens, "")]
+    assert any(node.origin for step in kept.steps("speculative") for node in step.nodes)
+    assert run("--trace", str(file), "--max-new-tokens", "24", "--include-references", engine=engine) == 0
+    assert Trace.from_json(file.read_text()).references == [NOTES]
+    assert main(["replay", str(file)]) == 0
+    assert run("--json", "--max-new-tokens", "24", engine=engine) == 0
+    (copied,) = json.loads(capsys.readouterr().out.splitlines()[-1])["copied"]
+    assert copied["source"] == "notes.txt"
+    assert 0 < copied["accepted"] <= copied["drafted"]
+
+
+def test_a_folder_becomes_a_corpus_and_what_is_no_text_is_said(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "load_tokenizer", lambda _: byte_level())
+    (tmp_path / "a.txt").write_text("one two three")
+    (tmp_path / "b.bin").write_bytes(b"\0\1\2\xff" * 9)
+    assert main(["index", str(tmp_path), "--out", str(tmp_path / "c.sv")]) == 0
+    shown = capsys.readouterr()
+    assert "1 texts, 13 tokens" in shown.out
+    assert "b.bin is a binary file" in shown.err
+    assert open_corpus(tmp_path / "c.sv", byte_level()).names == ("a.txt",)
+
+
 def test_a_trace_that_cannot_be_written_at_the_end_leaves_the_old_file(capsys, tmp_path, monkeypatch):
     file = tmp_path / "out.json"
     file.write_text("old")
@@ -542,7 +584,7 @@ def test_models_lists_targets_and_drafts_with_what_is_known_of_them(capsys):
     assert "smollm2-135m" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["replay"], ["models"], ["bench"], ["distill"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["replay"], ["models"], ["bench"], ["index"], ["distill"]])
 def test_every_command_explains_itself(capsys, command):
     with pytest.raises(SystemExit) as left:
         main([*command, "--help"])

@@ -14,6 +14,7 @@ from specviz.bench.prompts import PROMPTS
 from specviz.bench.rounds import Spread
 from specviz.config import RunConfig
 from specviz.drafts.retrieval.library import Shelf
+from specviz.drafts.retrieval.sets import ReferenceSet, load_sets
 from specviz.models import LoadedModel, catalog
 from specviz.trace import Event, Trace
 
@@ -71,6 +72,7 @@ class Bench:
     prepare: Callable[..., _Run] = run.prepare
     load: Callable[..., LoadedModel] = models.load
     load_plain: Callable[[str], tuple[Any, Any]] = models.load_plain
+    sets: Sequence[ReferenceSet] = field(default_factory=load_sets)
     load_tokenizer: Callable[[str], Any] = models.load_tokenizer
 
     @property

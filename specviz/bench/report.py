@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +19,7 @@ from specviz.bench.bench import Bench, Row
 from specviz.bench.retrieval import retrieval
 from specviz.bench.searching import searching
 from specviz.distill.card import cpu_name
+from specviz.errors import ConfigError
 from specviz.run import versions
 
 Section = Callable[[Bench], Iterator[Row]]
@@ -63,6 +64,18 @@ def measure(
         rows += [row.to_json() for row in section(bench)]
     pair = {"target": bench.target, "drafts": list(bench.drafts)}
     return {"machine": machine, "versions": versions(), "quick": bench.quick, **pair, "rows": rows}
+
+
+def choose(names: Sequence[str] | None) -> dict[str, Section]:
+    """The sections of these names in the order of the report; all without any.
+
+    Raises:
+        ConfigError: a name that there is not.
+    """
+    for name in names or ():
+        if name not in SECTIONS:
+            raise ConfigError(f"The bench has no section {name!r}; it has {', '.join(SECTIONS)}.")
+    return {name: section for name, section in SECTIONS.items() if not names or name in names}
 
 
 def _machine() -> dict[str, Any]:

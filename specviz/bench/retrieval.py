@@ -17,7 +17,7 @@ from specviz import text
 from specviz.bench.bench import Bench, Goal, Row
 from specviz.bench.rounds import Spread, in_turn
 from specviz.drafts.retrieval.library import Shelf
-from specviz.drafts.retrieval.sets import GROUNDED, ReferenceSet, SetPrompt, load_sets
+from specviz.drafts.retrieval.sets import GROUNDED, SetPrompt
 from specviz.metrics import summarize
 
 LOOKUP_LENGTHS = (3, 5, 10)
@@ -30,7 +30,6 @@ SPEEDUP_GOAL = 2.0
 class _Task:
     """A prompt with the texts that stand before it."""
 
-    texts: ReferenceSet
     prompt: SetPrompt
     shelf: Shelf = field(repr=False)
 
@@ -75,12 +74,12 @@ def retrieval(bench: Bench) -> Iterator[Row]:
 def _tasks(bench: Bench) -> list[_Task]:
     """Every prompt of every set, by category; the first of each category and set for a quick run."""
     tasks = []
-    for texts in load_sets():
+    for texts in bench.sets:
         shelf = Shelf(texts.documents)
         prompts: Sequence[SetPrompt] = sorted(texts.prompts, key=lambda prompt: prompt.category)
         if bench.quick:
             prompts = [next(same) for _, same in groupby(prompts, key=lambda prompt: prompt.category)]
-        tasks += [_Task(texts, prompt, shelf) for prompt in prompts]
+        tasks += [_Task(prompt, shelf) for prompt in prompts]
     return sorted(tasks, key=lambda task: task.prompt.category)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from specviz.bench.rounds import Spread
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.drafts.retrieval.library import tokenize
 from specviz.drafts.retrieval.live import LiveText
-from specviz.drafts.retrieval.sets import load_sets
+from specviz.drafts.retrieval.sets import ReferenceSet
 
 NUM_TOKENS = 1_000_000
 CONTEXTS = (100, 2_000, 8_000)
@@ -31,7 +31,9 @@ def searching(bench: Bench) -> Iterator[Row]:
 
     So the text holds every word hundreds of times, and passages as long as chance makes them.
     """
-    text = _long_text(NUM_TOKENS)
+    if not bench.sets:
+        return
+    text = _long_text(bench.sets, NUM_TOKENS)
     start = time.perf_counter()
     ids = tokenize(bench.load_tokenizer(bench.target), text).ids[:NUM_TOKENS]
     yield _row("tokenizing, apart", "s", [time.perf_counter() - start])
@@ -47,9 +49,9 @@ def _row(name: str, unit: str, values: list[float], at_most: float | None = None
     return Row(SECTION, name, unit, Spread.of(values), goal, f"{NUM_TOKENS:,} tokens")
 
 
-def _long_text(num_tokens: int) -> str:
+def _long_text(sets: Sequence[ReferenceSet], num_tokens: int) -> str:
     """Sentences drawn with replacement until there are tokens enough (a token is at most 8 characters, mostly)."""
-    documents = [document.text for one in load_sets() for document in one.documents]
+    documents = [document.text for one in sets for document in one.documents]
     sentences = [line for text in documents for line in text.replace(". ", ".\n").split("\n") if line.strip()]
     mean = sum(map(len, sentences)) / len(sentences)
     drawn = np.random.default_rng(0).integers(len(sentences), size=int(8 * num_tokens / mean))

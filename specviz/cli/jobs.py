@@ -23,16 +23,22 @@ if TYPE_CHECKING:
 
 
 def bench(options: Options) -> int:
-    """Measure, print the table, keep the JSON."""
+    """Measure, print the table, keep it and the JSON."""
     out = OutputFile(options.out, "--out") if options.out is not None else None
-    from specviz.bench import format_report, measure  # late: it imports torch
+    kept = OutputFile(options.table, "--table") if options.table is not None else None
+    from specviz.bench import choose, format_report, measure  # late: it imports torch
+
+    sections = choose(options.section)
 
     status = Status(sys.stderr)
     try:
-        report = measure(quick=options.quick, say=status.show)
+        report = measure(quick=options.quick, say=status.show, sections=sections)
     finally:
         status.clear()
-    print(format_report(report))
+    table = format_report(report)
+    print(table)
+    if kept:
+        kept.write(table + "\n")
     if out:
         out.write(json.dumps(report, indent=1, allow_nan=False) + "\n")
     return 0

@@ -199,10 +199,12 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure this machine: bookkeeping per step, plain decoding against transformers, exact against fast "
-        "numerics, pass times, and what each draft gains. Medians with ranges; run it on a quiet machine."
+        "numerics, pass times, what each draft gains, and copying. Medians with ranges; run it on a quiet machine."
     )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs, under two minutes")
+    parser.add_argument("--section", metavar="S", action="append", help="only this section; may be given again")
     parser.add_argument("--out", metavar="FILE", help="keep the results as JSON")
+    parser.add_argument("--table", metavar="FILE", help="keep the table as text")
 
 
 def _add_distill(parser: argparse.ArgumentParser) -> None:
