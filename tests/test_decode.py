@@ -26,17 +26,21 @@ from toys import (
     scripted,
     settings,
     table,
+    texts_said_in_part,
     timeless,
     tiny,
 )
 from trace_makers import finished, started, step
 
 from specviz import decode, sampling, verify
+from specviz.config import RetrievalSettings
 from specviz.decode import Surroundings, autoregress, race, speculate
 from specviz.drafts import model as draft_model
+from specviz.drafts.cascade import Cascade
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
-from specviz.drafts.retrieval import prompt_lookup
+from specviz.drafts.retrieval import Retrieval, prompt_lookup
+from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.errors import ContextError
 from specviz.metrics import summarize
 from specviz.models import LoadedModel
@@ -57,11 +61,35 @@ def greedy(tiny):
     return {prompt: plain_greedy(tiny, prompt, 30) for prompt in (P9, (31,))}
 
 
+def copying(texts=None, name="references", **settings):
+    """A draft that copies, from one token on."""
+    return Retrieval(
+        name, [FixedTexts.of(texts)] if texts else (), RetrievalSettings(**{"min_match": 1, **settings})
+    )
+
+
+KINDS = {
+    **{name: lambda family, *_, name=name: ModelDraft(family[name]) for name in NAMES},
+    "lookup": lambda _, __, num: copying(copy_len=num),
+    "references": lambda _, texts, num: copying(texts, copy_len=num),
+    "references, as far as they are trusted": lambda _, texts, __: copying(texts),
+    "corpus": lambda _, texts, __: copying(texts, "corpus.sv", sources=("references",)),
+    "cascade": lambda family, texts, num: Cascade(
+        [copying(texts, min_match=3), ModelDraft(family["noisy .01"])], num
+    ),
+    "cascade, the model first": lambda family, _, num: Cascade([ModelDraft(family["other"]), copying()], num),
+    "references and a model": lambda family, texts, num: MergedDraft(
+        [copying(texts), ModelDraft(family["noisy .01"])], num
+    ),
+}
+
+
 @pytest.mark.parametrize("prompt", [(31,), P9], ids=["one token", "P9"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("draft_len", [1, 2, 5, 8])
 def test_case_1_no_draft_and_no_length_changes_the_text(tiny, family, greedy, prompt, name, draft_len):
-    trace = play(tiny, ModelDraft(family[name]), prompt, draft_len=draft_len, max_new_tokens=30)
+    source = KINDS[name](family, texts_said_in_part(tiny), draft_len)
+    trace = play(tiny, source, prompt, draft_len=draft_len, max_new_tokens=30)
     assert said(trace) == greedy[prompt]
     assert ending(trace) == "length"
 
@@ -340,11 +368,19 @@ TARGET_ROWS = rows_by_last(
     (0.4, 0.3, 0.2, 0.1), (0.1, 0.1, 0.1, 0.7), (0.25, 0.25, 0.5, 0.0), (0.0, 0.6, 0.0, 0.4)
 )
 DRAFT_ROWS = rows_by_last((0.1, 0.2, 0.3, 0.4), (0.4, 0.3, 0.2, 0.1))
+TEXTS = {"a": [1, 0, 2, 3, 1, 0, 3], "b": [0, 1, 1, 0, 0, 2], "c": [1, 0, 2, 1]}
 OTHER_ROWS = rows_by_last((0.3, 0.3, 0.0, 0.4))
 SOURCES = {
     "plain": lambda: None,
     "a model": lambda: ModelDraft(spoken(DRAFT_ROWS)),
     "lookup": lambda: prompt_lookup(1),
+    "references": lambda: copying(TEXTS),
+    "references that match rarely": lambda: copying(TEXTS, min_match=3),
+    "references, one token at a time": lambda: copying(TEXTS, copy_len=1),
+    "corpus": lambda: copying(TEXTS, "corpus.sv", sources=("references",)),
+    "cascade": lambda: Cascade([copying(TEXTS, min_match=3), ModelDraft(spoken(DRAFT_ROWS))]),
+    "cascade, the model first": lambda: Cascade([ModelDraft(spoken(DRAFT_ROWS)), prompt_lookup(1)]),
+    "references and a model": lambda: MergedDraft([copying(TEXTS), ModelDraft(spoken(DRAFT_ROWS))]),
     "a tree of the best": lambda: Bushy(spoken(DRAFT_ROWS), 2, 2),
     "a tree without replacement": lambda: Bushy(spoken(DRAFT_ROWS), 2, 1, sampled=True),
     "two equal models": lambda: MergedDraft([ModelDraft(spoken(DRAFT_ROWS)) for _ in range(2)]),

@@ -12,8 +12,11 @@ import torch
 from toys import play, said
 
 from specviz import decode, models
+from specviz.config import RetrievalSettings
+from specviz.drafts.cascade import Cascade
 from specviz.drafts.model import ModelDraft
-from specviz.drafts.retrieval import prompt_lookup
+from specviz.drafts.retrieval import Retrieval, prompt_lookup
+from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.metrics import summarize
 from specviz.models import catalog, check_same_tokens
 from specviz.runner import Runner, calibrate
@@ -152,9 +155,17 @@ def tiny_draft(target):
     return ModelDraft(draft)
 
 
+def references(truth):
+    """A text that holds the answer with every ninth token wrong; a pass verifies up to 32 copies."""
+    text = [7 if i % 9 == 8 else token_id for i, token_id in enumerate(truth)]
+    return Retrieval("references", [FixedTexts.of({"said": text})], RetrievalSettings())
+
+
 SOURCES = {
     "lookup": (lambda *_: prompt_lookup(), 6),
     "tiny": (lambda target, *_: tiny_draft(target), 4),
+    "references": (lambda _, __, truth: references(truth), 4),
+    "cascade": (lambda target, __, truth: Cascade([references(truth[:48]), tiny_draft(target)], 2), 2),
     "chain": (lambda _, ids, truth: Knowing(truth, len(ids), width=1, sure=0.8), 7),
     "tree": (lambda _, ids, truth: Knowing(truth, len(ids), width=3, sure=0.8), 16),
 }

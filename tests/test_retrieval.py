@@ -1,20 +1,15 @@
-"""Retrieval: what is found (against a naive search), what wins, what is drafted, and that the text stays exact."""
+"""Retrieval: what is found (against a naive search), what wins, what is drafted, and where it came from."""
 
 import random
 
 import numpy as np
 import pytest
 import torch
-from odds import law, law_of_text, variation
-from toys import P9, logits_of, plain_greedy, play, said, scripted, settings
+from toys import P9, plain_greedy, play, settings, texts_said_in_part
 
-from specviz import sampling, verify
 from specviz.config import MAX_DRAFT_LEN, RetrievalSettings
-from specviz.decode import Surroundings, speculate
 from specviz.drafts import Observation
-from specviz.drafts import model as draft_model
 from specviz.drafts.cascade import Cascade
-from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
 from specviz.drafts.retrieval import Retrieval, prompt_lookup
 from specviz.drafts.retrieval.copy_length import CopyLength
@@ -25,7 +20,7 @@ from specviz.drafts.retrieval.suffix_array import SuffixArray
 from specviz.metrics import summarize
 from specviz.metrics.provenance import copies_by_source
 from specviz.sampling import Sampler
-from specviz.trace import Origin, Step, Trace
+from specviz.trace import Origin, Trace
 
 # -- searching, against a search that looks everywhere -------------------------------------------
 
@@ -235,30 +230,7 @@ def test_a_fixed_copy_length_stays_and_never_exceeds_the_budget():
     assert len(tree_of(draft, [2, 3], 3)) == 3
 
 
-# -- the text stays exact ------------------------------------------------------------------------
-
-
-def greedy_texts(tiny):
-    """Two texts that the target partly says."""
-    right = plain_greedy(tiny, P9, 24)
-    return {"right": [*P9, *right[:12], 3, 4], "astray": [*P9, *right[:4], 1, *right[5:9], 2, *right[9:]]}
-
-
-SOURCES = {
-    "references": lambda toy: source(greedy_texts(toy["self"])),
-    "lookup": lambda _: prompt_lookup(1),
-    "cascade": lambda toy: Cascade([source(greedy_texts(toy["self"]), min_match=3), ModelDraft(toy["noisy .01"])]),
-    "cascade the other way": lambda toy: Cascade([ModelDraft(toy["other"]), prompt_lookup()]),
-    "merged": lambda toy: MergedDraft([source(greedy_texts(toy["self"])), ModelDraft(toy["noisy .01"])]),
-}
-
-
-@pytest.mark.parametrize("draft_len", [1, 2, 5, 16])
-@pytest.mark.parametrize("name", SOURCES)
-def test_greedy_text_is_that_of_the_target_alone(tiny, family, name, draft_len):
-    trace = play(tiny, SOURCES[name](family), P9, draft_len=draft_len, max_new_tokens=40)
-    assert said(trace) == plain_greedy(tiny, P9, 40)
-    assert summarize(trace).drafted > 0
+# -- in a run (that the text stays exact is in test_decode) ---------------------------------------
 
 
 def test_a_right_reference_is_accepted_in_few_passes(tiny):
@@ -272,7 +244,8 @@ def test_a_right_reference_is_accepted_in_few_passes(tiny):
 
 
 def test_a_cascade_asks_the_next_only_where_nothing_matches(tiny, family):
-    trace = play(tiny, SOURCES["cascade"](family), P9, max_new_tokens=40)
+    first = source(texts_said_in_part(tiny), min_match=3)
+    trace = play(tiny, Cascade([first, ModelDraft(family["noisy .01"])]), P9, max_new_tokens=40)
     assert trace.started("speculative").proposers == ("references", "NOISY 0.01")
     by_step = [{p for node in step.nodes for p in node.proposers} for step in trace.steps("speculative")]
     assert all(len(proposers) <= 1 for proposers in by_step)
@@ -283,49 +256,11 @@ def test_a_cascade_asks_the_next_only_where_nothing_matches(tiny, family):
             assert (node.origin is not None) == (node.proposers == (0,))
 
 
-def rows_by_last(*rows):
-    return lambda context: rows[context[-1] % len(rows)]
-
-
-def spoken(rows):
-    return scripted(lambda context: logits_of(rows(context)), 4)
-
-
-TARGET = rows_by_last((0.4, 0.3, 0.2, 0.1), (0.1, 0.1, 0.1, 0.7), (0.25, 0.25, 0.5, 0.0), (0.0, 0.6, 0.0, 0.4))
-DRAFT = rows_by_last((0.1, 0.2, 0.3, 0.4), (0.4, 0.3, 0.2, 0.1))
-REFERENCES = {"a": [1, 0, 2, 3, 1, 0, 3], "b": [0, 1, 1, 0, 0, 2], "c": [1, 0, 2, 1]}
-LAWFUL = {
-    "references": lambda: source(REFERENCES, min_match=1),
-    "references that match rarely": lambda: source(REFERENCES, min_match=3),
-    "fixed length": lambda: source(REFERENCES, copy_len=1),
-    "lookup": lambda: prompt_lookup(1),
-    "cascade": lambda: Cascade([source(REFERENCES, min_match=3), ModelDraft(spoken(DRAFT))]),
-    "cascade, the model first": lambda: Cascade([ModelDraft(spoken(DRAFT)), prompt_lookup(1)]),
-    "merged": lambda: MergedDraft([source(REFERENCES), ModelDraft(spoken(DRAFT))]),
-}
-
-
-@pytest.mark.parametrize("name", LAWFUL)
-def test_three_tokens_of_a_run_have_exactly_the_targets_law(monkeypatch, name):
-    target, prompt = spoken(TARGET), (1, 0, 3, 1, 0)
-    config = settings(temperature=1.0, draft_len=3, max_new_tokens=3)
-
-    def run(odds):
-        for room in (verify, draft_model, sampling):
-            monkeypatch.setattr(room, "uniform", odds.uniform)
-            monkeypatch.setattr(room, "draw", odds.draw)
-        events = speculate(target, LAWFUL[name](), prompt, config, Surroundings())
-        return tuple(i for event in events if isinstance(event, Step) for i in event.emitted)
-
-    expected = law_of_text(lambda path: TARGET((*prompt, *path)), 3)
-    assert variation(law(run), expected) < 1e-6
-
-
 # -- the trace -----------------------------------------------------------------------------------
 
 
 def test_the_trace_keeps_where_copies_came_from(tiny):
-    trace = play(tiny, source(greedy_texts(tiny)), P9, draft_len=8)
+    trace = play(tiny, source(texts_said_in_part(tiny)), P9, draft_len=8)
     origins = [node.origin for step in trace.steps("speculative") for node in step.nodes]
     assert {origin.source for origin in origins} <= {"right", "astray", "prompt", "output"}
     again = Trace.from_json(trace.to_json())
