@@ -197,6 +197,8 @@ def _without_folders(draft: str) -> str:
 
 
 def _load_draft(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> LoadedModel:
+    if name == catalog.BLANK:
+        return _measured(models.load_blank(target), progress)
     # A draft need not be exact to be verified; but the target as its own draft must give its own bits.
     numerics = config.numerics if name == config.target else "fast"
     draft = _load(name, config, numerics, progress)
@@ -206,9 +208,13 @@ def _load_draft(name: str, target: LoadedModel, config: RunConfig, progress: Pro
 
 def _load(name: str, config: RunConfig, numerics: str, progress: Progress | None) -> LoadedModel:
     loaded = models.load(name, dtype=config.dtype, device=config.device, numerics=numerics, progress=progress)
+    return _measured(loaded, progress)
+
+
+def _measured(loaded: LoadedModel, progress: Progress | None) -> LoadedModel:
     with _CALIBRATION:
         if progress and not loaded.pass_times:
-            progress(f"Measuring {name}", None)
+            progress(f"Measuring {loaded.name}", None)
         calibrate(loaded)
     return loaded
 

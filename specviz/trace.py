@@ -257,8 +257,12 @@ class Trace:
         return trace
 
     def to_json(self) -> str:
-        """The whole trace as one JSON document; `from_json` gives an equal trace back."""
-        return json.dumps(
+        """The whole trace as one JSON document; `from_json` gives an equal trace back.
+
+        Raises:
+            TraceError: it would be larger than `from_json` reads.
+        """
+        text = json.dumps(
             {
                 "format": FORMAT,
                 "version": VERSION,
@@ -271,6 +275,12 @@ class Trace:
             separators=(",", ":"),
             allow_nan=False,
         )
+        if len(text) > MAX_TRACE_BYTES:  # all of it is ASCII
+            raise TraceError(
+                f"The trace of this run has {len(text) / 2**20:,.0f} MB, more than the {MAX_TRACE_BYTES // 2**20} "
+                "that can be read back, so it is not written; decode fewer tokens, or draft fewer in each pass."
+            )
+        return text
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Trace:
@@ -299,7 +309,9 @@ class Trace:
                 references=[_parse(Reference, item, "reference") for item in data.get("references", [])],
                 events=[event_from_json(event) for event in data["events"]],
             )
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except KeyError as error:
+            raise TraceError(f"The trace is damaged: it has no {error}.") from None
+        except (ValueError, TypeError, AttributeError) as error:
             raise TraceError(f"The trace is damaged: {error}.") from None
         _check_structure(trace)
         return trace

@@ -415,6 +415,17 @@ def test_a_trace_that_cannot_be_written_at_the_end_leaves_the_old_file(capsys, t
     assert "No space left" in capsys.readouterr().err
 
 
+def test_a_trace_too_large_to_be_read_back_is_said_and_the_numbers_are_shown(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("specviz.trace.MAX_TRACE_BYTES", 1000)
+    file = tmp_path / "out.json"
+    assert run("--trace", str(file)) == 1
+    out, err = capsys.readouterr()
+    assert "tokens per target pass" in out
+    assert "so it is not written" in err
+    assert err.count("\n") == 1
+    assert not file.exists()
+
+
 def test_a_trace_behind_a_link_is_written_where_the_link_points(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "link.json").symlink_to(tmp_path / "there" / "real.json")
@@ -579,9 +590,13 @@ def test_models_lists_targets_and_drafts_with_what_is_known_of_them(capsys):
         assert all(list(row) == ["name", "kind", "params", "ready", "reason"] for row in rows)
         assert {row["kind"] for row in rows} == {kind[:-1]}
         assert all(row["ready"] or row["reason"] for row in rows)
-    assert {"tiny", "lookup", "none"} <= {row["name"] for row in listed["drafts"]}
+    params = {row["name"]: row["params"] for row in listed["drafts"]}
+    assert {"tiny", "lookup", "blank", "none"} <= set(params)
+    assert params["tiny"] == 6_724_224
     assert main(["models"]) == 0
-    assert "smollm2-135m" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "smollm2-135m" in printed
+    assert "6.7 M" in printed
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["replay"], ["models"], ["bench"], ["index"], ["distill"]])

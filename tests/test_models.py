@@ -85,10 +85,21 @@ def test_a_draft_whose_weights_are_not_bundled_is_passed_over_and_named_with_its
     assert "'tiny'" in sentence(refused)
 
 
-@pytest.mark.parametrize("name", ["lookup", "none"])
-def test_a_draft_that_is_no_model_cannot_be_loaded_as_one(name):
-    with pytest.raises(ModelError, match=f"'{name}' is a draft without a model"):
+@pytest.mark.parametrize("name", ["lookup", "none", "blank"])
+def test_a_draft_without_weights_cannot_be_loaded_as_a_model(name):
+    with pytest.raises(ModelError, match=f"'{name}' is a draft without weights"):
         models.load(name)
+
+
+def test_the_parameters_of_a_bundled_draft_are_counted_in_its_own_file(tmp_path, monkeypatch):
+    tied, place = build(LlamaConfig(**SHAPE, tie_word_embeddings=True)), tmp_path / "tiny"
+    monkeypatch.setattr(catalog, "BUNDLED_DRAFTS", tmp_path)
+    assert catalog.num_params(catalog.find("tiny")) is None
+    tied.save_pretrained(place)
+    assert catalog.num_params(catalog.find("tiny")) == sum(p.numel() for p in tied.parameters())
+    assert catalog.num_params(catalog.find("lookup")) is None
+    embedded = catalog.find(catalog.EMBEDDED)
+    assert catalog.num_params(embedded) == embedded.params
 
 
 # What is refused.
@@ -330,7 +341,46 @@ def test_a_load_that_failed_leaves_the_registry_as_it_was(folder):
     assert models.load(str(folder), dtype="float32") is kept
 
 
+# The untrained draft.
+
+
+def drawn(prompt_ids, **more):
+    target = tiny(**more)
+    return [node.token_id for step in play(target, ModelDraft(models.load_blank(target)), prompt_ids).steps(
+        "speculative") for node in step.nodes]  # fmt: skip
+
+
+def test_the_untrained_draft_is_the_same_wherever_it_is_made():
+    torch.manual_seed(1)
+    first, ids = models.load_blank(tiny()), drawn(P9)
+    loading._REGISTRY.clear()
+    torch.manual_seed(2)
+    again = models.load_blank(tiny())
+    assert again is not first
+    assert again is models.load_blank(tiny())
+    pairs = list(zip(first.model.parameters(), again.model.parameters(), strict=True))
+    assert all(torch.equal(one, other) for one, other in pairs)
+    assert len(ids) > 24
+    assert drawn(P9) == ids
+
+
+def test_the_untrained_draft_takes_tokens_context_and_dtype_from_its_target():
+    target = wrap(build(LlamaConfig(**SHAPE), dtype=torch.bfloat16), words(*"abc"), name="big")
+    blank = models.load_blank(target)
+    assert (blank.name, blank.vocab_size, blank.context_len) == ("blank", target.vocab_size, target.context_len)
+    assert (blank.dtype, blank.device) == (torch.bfloat16, target.device)
+    check_same_tokens(target, blank)
+    wide = models.load_blank(with_tokenizer(words(*"abcd"), "wide", 152))
+    assert (wide.vocab_size, wide.dtype) == (152, torch.float32)
+
+
 # Loaded models.
+
+
+def test_loading_writes_nothing_to_the_terminal(folder, capfd):
+    models.load(str(folder), dtype="float32")
+    models.load_plain(str(folder), torch.float32)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_loaded_folder_decodes_like_the_model_it_was_saved_from(folder):

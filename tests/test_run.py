@@ -51,7 +51,15 @@ def run(folders, *drafts, **more) -> Trace:
     return made.trace
 
 
-DRAFTS = [("draft",), ("lookup",), ("none",), ("target",), ("draft", "lookup"), ("draft", "lookup", "target")]
+DRAFTS = [
+    ("draft",),
+    ("lookup",),
+    ("none",),
+    ("target",),
+    ("blank",),
+    ("draft", "lookup"),
+    ("draft", "lookup", "target"),
+]
 
 
 @pytest.mark.parametrize("drafts", DRAFTS, ids=" ".join)

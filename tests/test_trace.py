@@ -100,6 +100,18 @@ def test_a_file_beyond_the_limit_is_refused_unread(monkeypatch):
     assert "larger than" in refusal("x" * 101)
 
 
+def test_what_could_not_be_read_back_is_not_written(monkeypatch):
+    trace = sampled_trace(0)
+    text = trace.to_json()
+    assert text.isascii(), "so that its characters are the bytes of a file"
+    monkeypatch.setattr(trace_module, "MAX_TRACE_BYTES", len(text))
+    assert Trace.from_json(trace.to_json()) == trace
+    monkeypatch.setattr(trace_module, "MAX_TRACE_BYTES", len(text) - 1)
+    assert "larger than" in refusal(text)
+    with pytest.raises(TraceError, match=r"can be read back, so it is not written; .*\.$"):
+        trace.to_json()
+
+
 DAMAGED_EVENTS = {
     "no kind": lambda e: e[1].pop("event"),
     "unknown kind": lambda e: e[1].update(event="jump"),

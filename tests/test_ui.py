@@ -1,7 +1,6 @@
 """The page without a browser: settings, links, files, who may name what, the public endpoint, other processes."""
 
 import json
-import multiprocessing
 import pickle
 import re
 import sys
@@ -11,12 +10,15 @@ import types
 from pathlib import Path
 
 import gradio as gr
+import httpx
 import pytest
 from browser import serving
 from fake_engine import FakeEngine, recorded
+from space_stand_in import StandIn
 
-from specviz.config import DTYPES, MAX_SEED, RunConfig
+from specviz.config import DTYPES, MAX_DRAFT_LEN, MAX_SEED, RunConfig
 from specviz.errors import ConfigError, ModelError
+from specviz.run import prepare
 from specviz.trace import Trace, event_from_json
 from specviz.ui import controls, gpu, recordings
 from specviz.ui.journal import Journal
@@ -27,7 +29,7 @@ from specviz.ui.page import DEFAULT_OFFER, build_app
 from specviz.ui.recordings import Recording
 from specviz.ui.runs import Runs
 from specviz.ui.serve import free_port
-from specviz.ui.settings import DEFAULTS, MAX_LINK_PROMPT, MOST_NEW_TOKENS, NAMES, to_config, to_query
+from specviz.ui.settings import DEFAULTS, ITSELF, MAX_LINK_PROMPT, MOST_NEW_TOKENS, NAMES, to_config, to_query
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # gradio's and asyncio's own
@@ -36,7 +38,7 @@ pytestmark = [
 ROOT = Path(__file__).parent.parent
 OFFER = Offer(
     targets=(("big", "big"), ("bigger", "bigger")),
-    drafts=(("small", "small"), ("lookup", "lookup"), ("itself", "big")),
+    drafts=(("small", "small"), ("lookup", "lookup"), ("itself", ITSELF)),
     target="big",
     draft="small",
 )
@@ -67,8 +69,14 @@ def test_presets_are_settings_and_those_without_their_draft_are_left_out():
         for item in found:
             assert set(item["settings"]) <= set(NAMES)
             to_config({**DEFAULTS, **item["settings"]})
+
+
+def test_the_target_drafts_for_itself_whichever_target_is_chosen():
     itself = next(item for item in controls.presets(OFFER) if item["name"] == "All accepted")
-    assert itself["settings"]["draft"] == OFFER.target
+    values = {**DEFAULTS, **itself["settings"], "target": "big"}
+    assert to_config(values).drafts == ("big",)
+    assert to_config({**values, "target_name": "org/model"}).drafts == ("org/model",)
+    assert ITSELF not in OFFER.names
 
 
 def test_a_preset_sets_back_what_an_earlier_one_changed_but_not_the_models():
@@ -295,6 +303,20 @@ def test_an_export_of_nothing_is_nothing(keep, request_):
     assert keep.export({"run": "recorded-first", "what": "/etc/passwd"}) is None
 
 
+def test_a_trace_too_large_to_be_read_back_is_refused_with_a_sentence(keep, monkeypatch):
+    monkeypatch.setattr("specviz.trace.MAX_TRACE_BYTES", 1000)
+    answer = keep.export({"run": "recorded-first", "what": "trace"})
+    assert list(answer) == ["error"]
+    assert "so it is not written" in answer["error"]
+
+
+def test_the_longest_run_that_the_page_allows_can_be_opened_again():
+    longest = {"max_new_tokens": MOST_NEW_TOKENS, "draft_len": MAX_DRAFT_LEN, "temperature": 1.0}
+    for verdicts in ("rejected", "accepted"):
+        text = recorded(FakeEngine(verdicts=verdicts), **longest).to_json()
+        assert 3 * len(text) < MAX_CHARS  # a real one has more digits
+
+
 def hostile_files():
     good = json.loads(recorded(max_new_tokens=8).to_json())
     yield from ("", "null", "[]", "{}", "{" * 100_000, "[" * 100_000, "\x00", "<script>alert(1)</script>", "1e999")
@@ -372,6 +394,41 @@ def test_generate_is_an_endpoint_with_labels_and_a_clean_stream():
                 client.predict("hello", **wrong, api_name="/generate")
 
 
+def answers(address, body):
+    """(event, data) of a call over plain REST: a POST that begins it, a GET that streams it."""
+    begun = httpx.post(address, json=body, timeout=60)
+    begun.raise_for_status()
+    found = []
+    with httpx.stream("GET", f"{address}/{begun.json()['event_id']}", timeout=60) as stream:
+        for line in stream.iter_lines():
+            name, _, value = line.partition(": ")
+            if name == "event":
+                found.append([value, None])
+            elif name == "data":
+                found[-1][1] = json.loads(value)
+    return [(event, data) for event, data in found if event != "heartbeat"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_generate_can_be_called_over_plain_rest():
+    positional = {"data": ["hello", "", "", 4, 0.0, 0, 1.0, 1.0, None, 0, 24, False, 5, False, True]}
+    with serving(FakeEngine(), offer=OFFER) as served:
+        calls = f"{served.url}gradio_api/call/"
+        for path, body in (
+            ("v2/generate", {"prompt": "hello", "max_new_tokens": 24, "seed": 5}),
+            ("generate", positional),
+        ):
+            found = answers(calls + path, body)
+            assert [event for event, _ in found] == ["generating"] * (len(found) - 1) + ["complete"]
+            outputs = [data[0] for _, data in found]
+            events = [event_from_json(event) for output in outputs for event in output.get("events", {}).values()]
+            assert events == recorded(prompt="hello", seed=5, max_new_tokens=24, target="fake-target").events
+            assert outputs[-1]["summary"]["tokens"] == 24
+        (event, data), *more = answers(calls + "v2/generate", {"prompt": "hello", "temperature": -1})
+        assert (event, more) == ("error", [])
+        assert "temperature is -1, but must be" in data["error"]
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_case_53_a_client_that_cancels_or_goes_away_frees_the_engine():
     from gradio_client import Client
@@ -412,56 +469,24 @@ def test_case_55_whatever_crosses_to_another_process_can_be_pickled():
     assert states == []  # nothing of a run is held in session state
 
 
-def _forked(worker, connection, arguments):
-    """The far side of the stand-in for `spaces.GPU`: its arguments and yields go through pickle."""
-    try:
-        for value in worker(*pickle.loads(arguments)):
-            connection.send_bytes(pickle.dumps(value))
-        connection.send_bytes(pickle.dumps(StopIteration))
-    except BrokenPipeError:
-        pass
-
-
-class StandIn(types.ModuleType):
-    """A `spaces` package whose decorator runs a generator in a forked process."""
-
-    def __init__(self):
-        super().__init__("spaces")
-        self.durations = []
-        self.processes = []
-
-    def GPU(self, duration):
-        def decorate(worker):
-            def call(*arguments):
-                self.durations.append(duration(*arguments))
-                here, there = multiprocessing.Pipe()
-                context = multiprocessing.get_context("fork")
-                process = context.Process(
-                    target=_forked, args=(worker, there, pickle.dumps(arguments)), daemon=True
-                )
-                process.start()
-                there.close()
-                self.processes.append(process)
-                try:
-                    while (value := pickle.loads(here.recv_bytes())) is not StopIteration:
-                        yield value
-                finally:
-                    here.close()
-                    process.join(20)
-
-            return call
-
-        return decorate
-
-
-@pytest.fixture
-def spaces(monkeypatch):
-    stand_in = StandIn()
+@pytest.fixture(params=["fork", "spawn"])
+def spaces(monkeypatch, request):
+    stand_in = StandIn(request.param)
     monkeypatch.setitem(sys.modules, "spaces", stand_in)
     return stand_in
 
 
-def test_on_a_space_the_run_goes_through_a_forked_worker(spaces):
+def test_case_55_the_real_worker_is_looked_up_by_name_on_the_far_side(monkeypatch):
+    seen = []
+    lender = types.SimpleNamespace(GPU=lambda **_: seen.append)
+    monkeypatch.setitem(sys.modules, "spaces", lender)
+    Runs(prepare, gpu=gpu.decorator())
+    (worker,) = seen
+    assert len(pickle.dumps(worker)) < 500
+    assert pickle.loads(pickle.dumps(worker)).args == (prepare,)
+
+
+def test_case_55_on_a_space_the_run_goes_through_another_process(spaces):
     engine = FakeEngine()
     record, found = deltas(Runs(engine.prepare, gpu=gpu.decorator()), seed="3")
     assert found[-1]["phase"] == "done"
@@ -483,6 +508,9 @@ def test_on_a_space_stop_and_errors_cross_the_fork(spaces):
     assert not spaces.processes[0].is_alive()
     refusing = Runs(FakeEngine(refuse="No GPU left today.").prepare, gpu=gpu.decorator())
     assert deltas(refusing)[1][-1]["note"] == "No GPU left today."
+    spaces.refusal = gr.Error("You have used up your GPU time for today.")
+    found = deltas(runs)[1][-1]
+    assert (found["phase"], found["note"]) == ("error", "You have used up your GPU time for today.")
 
 
 def test_on_a_space_a_page_that_closes_ends_the_worker(spaces):

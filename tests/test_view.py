@@ -4,12 +4,13 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, recorded
 
 from specviz.metrics import audit, summarize
-from specviz.trace import Piece, Step, Trace
+from specviz.trace import Piece, RunStarted, Step, Trace
 from specviz.view.export import COLUMNS, steps_csv
 from specviz.view.figures import figures
 from specviz.view.numbers import definitions
@@ -149,11 +150,37 @@ def test_case_64_a_slow_down_is_not_clipped():
     assert ending(tally)["verdict"]["kind"] == "identical"
 
 
-def test_a_first_difference_is_called_a_tie_with_its_gap():
-    delta = recorded_delta(recorded(FakeEngine(differ_at=5), max_new_tokens=20), "r", "recorded")
-    assert delta["end"]["verdict"]["kind"] == "tie"
-    assert "token 6" in delta["end"]["verdict"]["text"]
-    assert "tie" in delta["end"]["verdict"]["text"]
+def differing(**of_target):
+    """The verdict on a run whose lanes differ at the sixth token; `gap` and facts of the target as given."""
+    gap = of_target.pop("gap")
+    trace = recorded(FakeEngine(differ_at=5), max_new_tokens=20)
+    for index, event in enumerate(trace.events):
+        if isinstance(event, RunStarted):
+            trace.events[index] = replace(event, **of_target)
+        elif isinstance(event, Step):
+            trace.events[index] = replace(event, sites=tuple(replace(s, top2_gap=gap) for s in event.sites))
+    return recorded_delta(trace, "r", "recorded")["end"]["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bit_exact", "gap", "kind"),
+    [
+        ("bfloat16", False, 0.0, "tie"),
+        ("bfloat16", False, 0.25, "tie"),
+        ("bfloat16", False, 3.0, "fault"),
+        ("bfloat16", True, 0.0, "fault"),  # where bits are equal, ties are broken alike
+        ("bfloat16", True, 3.0, "fault"),
+        ("float32", False, 1e-5, "tie"),
+        ("float32", False, 0.25, "fault"),
+        ("int3", False, 0.25, "tie"),
+    ],
+)
+def test_a_first_difference_is_a_tie_only_where_rounding_could_have_made_it(dtype, bit_exact, gap, kind):
+    found = differing(dtype=dtype, bit_exact=bit_exact, gap=gap)
+    assert found["kind"] == kind
+    assert "token 6" in found["text"]
+    assert f"{gap:.3g} apart" in found["text"]
+    assert ("tie" in found["text"], "report" in found["text"]) == (kind == "tie", kind == "fault")
 
 
 def test_above_temperature_0_no_verdict_calls_a_difference_wrong():

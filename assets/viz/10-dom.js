@@ -45,10 +45,15 @@ function percent(value, digits = 0) {
   return value === null || value === undefined ? NA : `${(value * 100).toFixed(digits)} %`;
 }
 
+const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+
 /** A probability as a reader wants it: three digits, never a rounded-away 0 or 1. */
 function prob(value) {
   if (value === null || value === undefined) return NA;
-  if (value > 0 && value < 0.001) return value.toExponential(1);
+  if (value > 0 && value < 0.001) {
+    const [digits, power] = value.toExponential(1).split("e-");
+    return `${digits}·10⁻${[...power].map((digit) => RAISED[digit]).join("")}`;
+  }
   if (value < 1 && value > 0.9995) return "> 0.999";
   return value.toFixed(3);
 }
@@ -75,4 +80,11 @@ function atMostEvery(wait, work) {
       work();
     }, rest);
   };
+}
+
+/** What the server answers. Where nobody answers, gradio logs that and gives undefined, which no answer of ours is. */
+async function answered(asked) {
+  const answer = await asked;
+  if (answer === undefined) throw new Error("The server does not answer.");
+  return answer;
 }

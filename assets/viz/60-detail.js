@@ -41,8 +41,8 @@ class Detail {
     if (!site) return [];
     const greedy = run.greedy;
     return [
-      ["p_target", greedy ? "shown as at temperature 1; the first is taken" : "what the target wants here", site.p, "p"],
-      ["q_draft", greedy ? "shown as at temperature 1; the first is guessed" : "what the draft drew its guess from", site.q, "q"],
+      ["p_target", greedy ? "as at temperature 1; the first is taken" : "what the target wants here", site.p, "p"],
+      ["q_draft", greedy ? "as at temperature 1; the first is guessed" : "what the draft drew from", site.q, "q"],
       ["residual", greedy ? "only the first choice is left" : "p − q where positive, scaled to 1", site.r, "r"],
     ]
       .filter(([, , top]) => top.length)

@@ -1,7 +1,5 @@
 // ---- Help, links, files: what a visitor takes away or brings. ----
 
-const MAX_FILE_BYTES = 32 * 2 ** 20;
-
 /** A modal box with a title and a way out; the browser keeps the focus inside and closes it on Escape. */
 function dialog(title, ...content) {
   const close = el("button", { type: "button", class: "sv-btn wide", text: "Close", onclick: () => box.close() });
@@ -43,9 +41,10 @@ const STORY = [
 
 class Tools {
   /** `ask` are the server's functions, `view` is told of traces that are opened. */
-  constructor(view, ask) {
+  constructor(view, ask, maxFileChars) {
     this.view = view;
     this.ask = ask;
+    this.maxFileChars = maxFileChars;
     const button = (text, title, action) => el("button", { type: "button", class: "sv-btn wide", text, title, onclick: action });
     this.picker = el("input", { type: "file", accept: ".json,application/json", class: "sv-picker", tabindex: "-1", "aria-hidden": "true", onchange: () => this.pick() });
     this.keep = [
@@ -109,9 +108,13 @@ class Tools {
   }
 
   async save(what) {
-    const file = await this.ask.export({ run: this.view.run.id, what }).catch(() => null);
-    if (file) saveAs(file.name, file.type, file.text);
-    else this.view.complain("The server no longer keeps this run, so there is nothing to save.");
+    try {
+      const file = await answered(this.ask.export({ run: this.view.run.id, what }));
+      if (file?.text) saveAs(file.name, file.type, file.text);
+      else this.view.complain(file?.error ?? "The server no longer keeps this run, so there is nothing to save.");
+    } catch {
+      this.view.complain("The server does not answer, so nothing could be saved.");
+    }
   }
 
   async pick() {
@@ -121,12 +124,12 @@ class Tools {
   }
 
   async openFile(file) {
-    if (file.size > MAX_FILE_BYTES) {
-      this.view.complain(`The file is larger than ${MAX_FILE_BYTES / 2 ** 20} MB; the command line can replay it.`);
+    if (file.size > this.maxFileChars) {
+      this.view.complain(`The file is larger than ${this.maxFileChars / 2 ** 20} MB; the command line can replay it.`);
       return;
     }
     try {
-      const delta = await this.ask.open_trace(await file.text());
+      const delta = await answered(this.ask.open_trace(await file.text()));
       this.view.receive(delta);
       if (delta.phase !== "error") this.view.transport.begin();
     } catch {

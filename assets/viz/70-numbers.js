@@ -16,10 +16,10 @@ class Headline {
     const ours = run.rowAt("speculative", time);
     const plain = run.rowAt("baseline", time);
     const parts = [];
-    if (ours && plain) parts.push(`${fixed(ours.tokens_per_s, 1)} against ${fixed(plain.tokens_per_s, 1)} tokens per second`);
-    if (ours && ours.tested) parts.push(`${percent(ours.acceptance_rate)} of tested draft tokens accepted`);
+    if (ours && plain) parts.push(`${fixed(ours.tokens_per_s, 1)} against ${fixed(plain.tokens_per_s, 1)} tokens/s`);
+    if (ours && ours.tested) parts.push(`${percent(ours.acceptance_rate)} of tested tokens accepted`);
     if (ours) parts.push(`${fixed(ours.tokens_per_pass)} tokens per target pass`);
-    if (speedup !== null && speedup !== undefined && speedup < 1) parts.push("here the guessing costs more than it saves");
+    if (speedup !== null && speedup !== undefined && speedup < 1) parts.push("guessing costs more than it saves");
     this.small.textContent = parts.join(" · ") || "Both lanes are measured while they run, in turn, on the same machine.";
     this.verdict.className = `sv-verdict ${ended ? run.end.verdict?.kind ?? "" : ""}`;
     this.verdict.textContent = ended ? run.end.verdict?.text ?? "" : "";
@@ -28,7 +28,8 @@ class Headline {
 
 function speedupSentence(speedup, run) {
   if (speedup === null || speedup === undefined) {
-    const why = run.live ? "measuring both lanes" : run.start?.config?.baseline === false ? "no baseline in this run" : "no baseline yet";
+    const begun = run.course.length > 0;
+    const why = run.live ? (begun ? "measuring both lanes" : "nothing decoded yet") : run.start?.config?.baseline === false ? "no baseline in this run" : "no baseline yet";
     return ["Speedup ", el("b", { text: NA }), `: ${why}`];
   }
   const number = el("b", { text: `${speedup.toFixed(2)}×` });
@@ -52,15 +53,34 @@ class Numbers {
     const info = el("button", {
       type: "button", class: "sv-info", text: "i", "aria-expanded": "false", "aria-controls": more.id,
       "aria-label": `What is ${definition.label}?`,
-      onclick: () => {
-        more.hidden = !more.hidden;
-        info.setAttribute("aria-expanded", String(!more.hidden));
-      },
+      onclick: () => this.toggle({ more, info }),
     });
     const root = el("div", { class: "sv-card", "data-key": definition.key },
       el("div", { class: "label" }, el("span", { text: definition.label }), info),
       el("div", {}, value, unit), more);
     return { definition, root, value, values };
+  }
+
+  /** One explanation at a time, beside its number and inside the page. */
+  toggle(explained) {
+    const wasOpen = !explained.more.hidden;
+    this.close();
+    if (wasOpen) return;
+    const { more, info } = explained;
+    this.open = explained;
+    more.hidden = false;
+    info.setAttribute("aria-expanded", "true");
+    more.classList.remove("flip");
+    more.classList.toggle("flip", more.getBoundingClientRect().right > this.root.getBoundingClientRect().right + 1);
+  }
+
+  /** True where one was open. */
+  close() {
+    if (!this.open) return false;
+    this.open.more.hidden = true;
+    this.open.info.setAttribute("aria-expanded", "false");
+    this.open = null;
+    return true;
   }
 
   show(run, time) {
@@ -72,7 +92,7 @@ class Numbers {
     };
     for (const { definition, value, values } of this.cards) {
       value.textContent = formatted(row[definition.field], definition.format);
-      values.textContent = filled(definition.values, row, definition.format, row[definition.field]);
+      values.textContent = filled(definition.values, row, definition, row[definition.field]);
     }
   }
 }
@@ -91,11 +111,11 @@ function formatted(value, format) {
 }
 
 /** `{accepted} ÷ {tested}` with this run's values in it. */
-function filled(template, row, format, result) {
+function filled(template, row, { format, unit }, result) {
   const text = template.replace(/\{(\w+)\}/g, (_, name) => {
     const value = row[name];
     if (value === null || value === undefined) return NA;
     return Number.isInteger(value) ? value.toLocaleString("en") : Number(value.toPrecision(4)).toString();
   });
-  return text && `${text} = ${formatted(result, format)}`;
+  return text && `${text} = ${formatted(result, format)}${result === null || result === undefined || !unit ? "" : ` ${unit}`}`;
 }

@@ -16,7 +16,7 @@ class View {
     this.detail = new Detail();
     this.numbers = new Numbers(still.numbers);
     this.plots = new Plots(still.figures, still.plotly);
-    this.tools = new Tools(this, ask);
+    this.tools = new Tools(this, ask, still.max_file_chars);
     this.status = el("p", { class: "sv-status", role: "status", "aria-live": "polite" });
     this.source = el("p", { class: "sv-source" });
     this.alert = el("p", { class: "sv-alert", role: "alert" });
@@ -49,6 +49,9 @@ class View {
     document.addEventListener("keydown", (event) => {
       if (event.key === "?" && event.target === document.body) this.tools.help.showModal();
     });
+    this.root.addEventListener("click", (event) => {
+      if (!event.target.closest(".sv-card")) this.numbers.close();
+    });
     this.root.addEventListener("dragover", (event) => event.preventDefault());
     this.root.addEventListener("drop", (event) => {
       event.preventDefault();
@@ -72,9 +75,9 @@ class View {
         { "aria-label": "What the colours mean" },
         entry("accepted", "guessed right"),
         entry("rejected", "guessed wrong"),
-        entry("corrected", "target's instead"),
-        entry("bonus", "target's on top"),
-        entry("untested", "never looked at")
+        entry("corrected", "the target's instead"),
+        entry("bonus", "the target's extra"),
+        entry("untested", "not tested")
       )
     );
   }
@@ -140,6 +143,7 @@ class View {
     if (this.run) this.stale.add(this.run.id);
     this.before = this.run?.course.length ? this.run : null;
     this.run = new Run(delta.run, this.still.fields);
+    this.heard = performance.now();
     this.pinned = null;
     this.hovered = null;
     for (const lane of Object.values(this.lanes)) lane.clear();
@@ -150,22 +154,43 @@ class View {
     if (this.filling) return;
     this.filling = true;
     try {
-      for (const delta of (await this.ask.missing(gap)) ?? []) {
+      for (const delta of await answered(this.ask.missing(gap))) {
         if (delta.run === this.run.id) this.take(this.run.accept(delta));
       }
+    } catch {
+      if (gap.run === this.run.id && this.run.live) this.lost();
     } finally {
       this.filling = false;
     }
   }
 
+  /** A live run that has not been heard of for a while: is there more, or nobody any more? */
+  check() {
+    if (!this.run?.live || performance.now() - this.heard < SILENCE_MS) return;
+    this.heard = performance.now();
+    this.fill({ run: this.run.id, from: this.run.next, to: this.run.next + 400 });
+  }
+
+  lost() {
+    this.run.phase = "error";
+    this.run.note = "The server no longer answers, so this run ends here; what has come stays. Run starts another once it is back.";
+    this.complain(this.run.note);
+    this.settle();
+  }
+
   take(applied) {
     if (!applied.length) return;
+    this.heard = performance.now();
     for (const delta of applied) {
       for (const event of delta.events) {
         if (event.kind === "step") this.lanes[event.lane].add(this.run, event);
       }
     }
     this.transport.grew();
+    this.settle();
+  }
+
+  settle() {
     this.root.classList.toggle("is-live", this.run.live);
     document.body.classList.toggle("sv-running", this.run.live && this.run.course.length > 0);
     this.render();
@@ -253,7 +278,7 @@ class View {
       "[": () => transport.changeSpeed(-1),
       "]": () => transport.changeSpeed(1),
       x: () => transport.nextRejection(),
-      Escape: () => (this.pinned ? this.pin(this.pinned) : false),
+      Escape: () => this.numbers.close() || (this.pinned ? this.pin(this.pinned) : false),
       "?": () => this.tools.help.showModal(),
     };
     const action = actions[event.key];
@@ -295,8 +320,13 @@ function sourceLine(run) {
   const source = run.start?.source ?? "live";
   const label = run.live ? "live" : { live: "live run", recorded: "recorded run", imported: "imported trace" }[source];
   const waiting = run.live && !run.course.length ? run.note : null;
-  const parts = [run.start?.title, runFacts(run), waiting, run.live ? null : hint(source)];
-  return [el("b", { class: `sv-tag ${source} ${run.phase}`, text: label }), parts.filter(Boolean).join(" · ")];
+  const facts = [runFacts(run), run.start?.title].filter(Boolean).join(" · ");
+  const now = [waiting, run.live ? null : hint(source)].filter(Boolean).join(" · ");
+  return [
+    el("b", { class: `sv-tag ${source} ${run.phase}`, text: label }),
+    el("span", { text: now }),
+    el("span", { class: "sv-runfacts", text: facts, title: facts }),
+  ];
 }
 
 /** What to do next, for somebody who has just come. */
@@ -311,15 +341,20 @@ function runFacts(run) {
   const started = run.started.speculative ?? run.started.baseline;
   const config = run.start?.config;
   if (!started || !config) return "";
-  const facts = [`temperature ${config.temperature}`, `draft length γ ${config.draft_len ?? NA}`, `seed ${started.seed}`];
-  return `${modelNames(run, "speculative")}, ${facts.join(", ")}, ${started.dtype} on ${started.device}`;
+  const facts = [`temperature ${config.temperature}`, `γ ${config.draft_len ?? NA}`, `seed ${started.seed}`];
+  return `${facts.join(", ")}, ${started.dtype} on ${started.device}`;
 }
+
+const SILENCE_MS = 5000;
 
 // -- start -------------------------------------------------------------------------------------
 
 const still = JSON.parse(props.still);
 const view = new View(element.querySelector(".sv"), still, server);
 view.root.svView = view;
+setInterval(() => view.check(), 1000);
+const progress = document.getElementById("progress");
+if (progress) new Waiting(progress);
 const hear = () => {
   try {
     view.receive(JSON.parse(props.value || "null"));

@@ -25,8 +25,8 @@ def _rows(entries: Sequence[catalog.Entry]) -> list[dict[str, Any]]:
     rows = []
     for entry in entries:
         ready, reason = catalog.is_ready(entry)
-        row = {"name": entry.name, "kind": entry.kind, "params": entry.params, "ready": ready, "reason": reason}
-        rows.append(row)
+        params = catalog.num_params(entry)
+        rows.append({"name": entry.name, "kind": entry.kind, "params": params, "ready": ready, "reason": reason})
     return rows
 
 

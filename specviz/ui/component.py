@@ -15,6 +15,7 @@ from typing import Any
 
 import gradio as gr
 
+from specviz.ui.keep import MAX_CHARS
 from specviz.view.figures import figures
 from specviz.view.numbers import definitions
 from specviz.view.payload import FIELDS, as_text
@@ -52,6 +53,7 @@ def race_view(first: dict[str, Any] | None, answers: Sequence[Callable[[Any], An
         "numbers": definitions(),
         "figures": figures(),
         "plotly": plotly.as_posix(),
+        "max_file_chars": MAX_CHARS,
     }
     return gr.HTML(
         value=None if first is None else as_text(first),

@@ -16,7 +16,6 @@ from specviz.ui.component import ASSETS
 from specviz.ui.offer import Offer
 from specviz.ui.settings import DEFAULTS, MOST_NEW_TOKENS, NAMES
 
-ITSELF = "@target"  # in a preset: the target drafts for itself
 KEPT = ("target", "target_name", "draft", "draft_name", "draft_len", "auto", "dtype", "numerics", "baseline")
 """Settings that a preset which does not name them leaves as they are."""
 
@@ -42,9 +41,6 @@ class Controls:
 def presets(offer: Offer) -> list[dict[str, Any]]:
     """Names, groups and settings from `assets/presets.json`, less those whose draft is not offered here."""
     found: list[dict[str, Any]] = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
-    for item in found:
-        if item["settings"].get("draft") == ITSELF:
-            item["settings"]["draft"] = offer.target
     drafts = [name for _, name in offer.drafts]
     return [item for item in found if item["settings"].get("draft", offer.draft) in drafts]
 

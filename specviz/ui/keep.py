@@ -21,7 +21,7 @@ from specviz.view.payload import Feed
 from specviz.view.replay import recorded_delta
 
 MAX_FAULTS_SHOWN = 3
-MAX_CHARS = 32 * 2**20
+MAX_CHARS = 32 * 2**20  # far above what a run of the page can come to; larger ones the command line replays
 MAX_NUMBER = 1e12
 MAX_NODES = 4096
 WEIGHT = 6  # bytes in memory for each character of a trace, about
@@ -41,14 +41,20 @@ class Keep:
         return None
 
     def export(self, request: object) -> dict[str, str] | None:
-        """A file of the run `run`: `what` is "trace" (JSON) or "steps" (CSV). None where there is no such run."""
+        """A file of the run `run`: `what` is "trace" (JSON) or "steps" (CSV). None where there is no such run.
+
+        A trace too large to be read back is `{"error": sentence}` instead.
+        """
         if not isinstance(request, dict):
             return None
         trace = self._trace(request.get("run"))
         if trace is None or not trace.events:
             return None
         if request.get("what") == "trace":
-            return {"name": "specviz-trace.json", "type": "application/json", "text": trace.to_json()}
+            try:
+                return {"name": "specviz-trace.json", "type": "application/json", "text": trace.to_json()}
+            except TraceError as error:
+                return {"error": str(error)}
         if request.get("what") == "steps":
             return {"name": "specviz-steps.csv", "type": "text/csv", "text": steps_csv(trace)}
         return None

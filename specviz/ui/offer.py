@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specviz.ui.settings import ITSELF
+
+ITSELF_LABEL = "the target itself: every guess is right"
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -26,7 +30,7 @@ class Offer:
 
     @property
     def names(self) -> list[str]:
-        return [name for _, name in (*self.targets, *self.drafts)]
+        return [name for _, name in (*self.targets, *self.drafts) if name != ITSELF]
 
 
 def from_catalog(*, any_name: bool = False, hub: bool = False) -> Offer:
@@ -40,6 +44,7 @@ def from_catalog(*, any_name: bool = False, hub: bool = False) -> Offer:
     targets = offered(catalog.TARGETS)
     if target not in [name for _, name in targets] and targets:
         target = targets[0][1]
-    drafts = offered(catalog.DRAFTS)
-    drafts.append(("the target itself: every guess is right", target))
+    # A draft that is the only target under another name would be offered twice.
+    others = [e for e in catalog.DRAFTS if len(targets) > 1 or e.place != target]
+    drafts = [*offered(others), (ITSELF_LABEL, ITSELF)]
     return Offer(targets, drafts, target, catalog.default_drafts(target)[0], any_name)

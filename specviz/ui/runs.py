@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -49,10 +50,8 @@ class Runs:
         self.journal = Journal()
         self._prepare = prepare
         self._names = None if names is None else {*names, *BUILT_IN_DRAFTS}
-        self._remote = gpu(self._work) if gpu else None
-
-    def _work(self, settings: dict[str, Any], stop_path: str) -> Batches:
-        yield from decode(self._prepare, settings, stop_path)
+        # What may be called in another process holds nothing of this one: no journal, no lock.
+        self._remote = gpu(partial(decode, prepare)) if gpu else None
 
     # -- handlers ------------------------------------------------------------------------------
 
@@ -103,11 +102,15 @@ class Runs:
             yield feed.delta(phase="error", note="Stopped before it began.")
             return
         yield feed.delta(phase="loading", note="Getting the models ready.")
-        with closing(self._batches(config, record, notify)) as batches:
-            for batch in batches:
-                yield _delta(feed, trace, batch)
-                if "error" in batch:
-                    return
+        try:
+            with closing(self._batches(config, record, notify)) as batches:
+                for batch in batches:
+                    yield _delta(feed, trace, batch)
+                    if "error" in batch:
+                        return
+        except gr.Error as error:  # from whoever lends the GPU: no time left, or the task was ended
+            yield _delta(feed, trace, {"error": str(error.message)})
+            return
         yield _last(feed)
 
     def _batches(self, config: RunConfig, record: Record, notify: Progress | None) -> Batches:

@@ -35,6 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "numerics": "exact",
 }
 NAMES = tuple(DEFAULTS)
+ITSELF = "@target"  # the draft that is the target, whichever is chosen
 MOST_NEW_TOKENS = 1024  # of the slider, and so of a link
 MAX_LINK_PROMPT = 4000
 MAX_LINK_TEXT = 400
@@ -71,6 +72,7 @@ def to_config(values: Mapping[str, Any]) -> RunConfig:
     if settings["auto"]:
         numbers["draft_len"] = "auto"
     target, draft = (_chosen(settings, kind) for kind in ("target", "draft"))
+    draft = target if draft == ITSELF else draft
     return RunConfig.from_json(
         {
             **numbers,
@@ -161,7 +163,8 @@ def to_query(values: Mapping[str, Any]) -> dict[str, str]:
     query = {}
     for name in NAMES:
         value = values.get(name, DEFAULTS[name])
-        if value is None or value == DEFAULTS[name] or (name == "draft_len" and values.get("auto")):
+        is_default = value == DEFAULTS[name] or value in (None, "")
+        if is_default or (name == "draft_len" and values.get("auto")):
             continue
         text = str(int(value)) if isinstance(value, bool) else f"{value}"
         query[name] = text[:MAX_LINK_PROMPT]
