@@ -71,9 +71,13 @@ class Site:
     top2_gap: float
 
 
+PROMPT, OUTPUT = "prompt", "output"
+"""Sources of copies that are no files."""
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a copied token stood: `offset` tokens into `source` (a file's name, "prompt" or "output").
+    """Where a copied token stood: `offset` tokens into `source` (a file's name, `PROMPT` or `OUTPUT`).
 
     The last `match_len` tokens of the text before the step stand before the copy there, too.
     """

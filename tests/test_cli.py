@@ -398,7 +398,7 @@ def test_a_folder_becomes_a_corpus_and_what_is_no_text_is_said(capsys, tmp_path,
     shown = capsys.readouterr()
     assert "1 texts, 13 tokens" in shown.out
     assert "b.bin is a binary file" in shown.err
-    assert open_corpus(tmp_path / "c.sv", byte_level()).names == ("a.txt",)
+    assert open_corpus(tmp_path / "c.sv", byte_level()).names == ("c.sv/a.txt",)
 
 
 def test_a_trace_that_cannot_be_written_at_the_end_leaves_the_old_file(capsys, tmp_path, monkeypatch):

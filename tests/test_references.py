@@ -162,6 +162,8 @@ def test_missing_files_folders_and_what_goes_beyond_the_limits(tmp_path):
         (tmp_path / folder / "x.txt").write_text(folder * 60)
     paths = [tmp_path / "a" / "x.txt", tmp_path / "b" / "x.txt"]
     assert [d.name for d in read_documents(paths)[0]] == ["x.txt", "x.txt (2)"]
+    (tmp_path / "prompt").write_text("a file by the name of a source that is none")
+    assert [d.name for d in read_documents([tmp_path / "prompt"])[0]] == ["prompt (2)"]
     documents, complaints = read_documents(paths, max_bytes=100)
     assert len(documents) == len(complaints) == 1
     with pytest.raises(ConfigError, match="at most 10"):
@@ -244,7 +246,8 @@ def test_a_corpus_finds_what_an_index_in_memory_finds(folder):
         if ours:
             assert (ours.length, ours.places.tolist()) == (theirs.length, theirs.places.tolist())
             assert opened.read(ours.places).tolist() == memory.read(theirs.places).tolist()
-            assert opened.locate(int(ours.places[-1])) == memory.locate(int(theirs.places[-1]))
+            name, offset = memory.locate(int(theirs.places[-1]))
+            assert opened.locate(int(ours.places[-1])) == (f"corpus.sv/{name}", offset)
 
 
 def test_a_corpus_is_written_whole_or_not_at_all(folder, tmp_path):

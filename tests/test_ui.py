@@ -123,7 +123,8 @@ EVERYTHING = {
     "draft_name": "", "draft_len": 7, "auto": False, "temperature": 0.65, "max_new_tokens": 40,
     "seed": "9007199254740993",
     "top_k": 50, "top_p": 0.9, "repetition_penalty": 1.1, "min_new_tokens": 3, "stop": "a\nb", "ignore_eos": True,
-    "raw": True, "baseline": False, "dtype": "float32", "numerics": "fast",
+    "raw": True, "baseline": False, "dtype": "float32", "numerics": "fast", "min_match": 3, "copy_len": 9,
+    "copy_references": True, "copy_prompt": False, "copy_output": True,
 }  # fmt: skip
 
 

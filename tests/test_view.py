@@ -99,7 +99,7 @@ def test_bytes_that_are_no_character_are_labelled():
     ],
 )
 def test_settings_of_a_strange_trace_are_numbers_or_nothing(config):
-    shown = start_of(config, "imported")["config"]
+    shown = start_of(Trace(config=config), "imported")["config"]
     assert isinstance(shown["prompt"], str)
     assert shown["temperature"] == 0.0
     assert shown["draft_len"] in (None, "auto")

@@ -16,6 +16,7 @@ class Run {
     this.pieces = new Map();
     this.started = {};
     this.finished = {};
+    this.copies = new Copies();
     this.steps = { speculative: [], baseline: [] };
     this.course = []; // all steps in the order they were decoded
   }
@@ -45,6 +46,7 @@ class Run {
     this.note = delta.note;
     for (const part of ["start", "end", "theory"]) if (delta[part]) this[part] = delta[part];
     for (const [id, piece] of Object.entries(delta.pieces)) this.pieces.set(Number(id), piece);
+    this.copies.sources.push(...(delta.sources ?? []));
     for (const event of delta.events) {
       if (event.kind === "started") this.started[event.lane] = event;
       else if (event.kind === "finished") this.finished[event.lane] = event;
@@ -59,6 +61,7 @@ class Run {
     step.numAccepted = step.drafted.filter((chip) => chip.kind === "accepted").length;
     this.steps[step.lane].push(step);
     this.course.push(step);
+    this.copies.add(step);
   }
 
   get duration() {

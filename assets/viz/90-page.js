@@ -17,6 +17,7 @@ class View {
     this.numbers = new Numbers(still.numbers);
     this.plots = new Plots(still.figures, still.plotly);
     this.tools = new Tools(this, ask, still.max_file_chars);
+    this.references = new References(this, ask);
     this.status = el("p", { class: "sv-status", role: "status", "aria-live": "polite" });
     this.source = el("p", { class: "sv-source" });
     this.alert = el("p", { class: "sv-alert", role: "alert" });
@@ -33,6 +34,7 @@ class View {
       this.legend(),
       this.lanes.speculative.root,
       this.lanes.baseline.root,
+      this.references.root,
       this.transport.root,
       this.detail.root,
       this.numbers.root,
@@ -42,6 +44,7 @@ class View {
       this.tools.link
     );
     this.transport.label.before(this.toggles());
+    this.references.place(this.detail, this.tools);
     this.root.tabIndex = -1;
     this.root.addEventListener("keydown", (event) => this.key(event));
     for (const lane of Object.values(this.lanes)) this.listen(lane.stream, lane);
@@ -216,6 +219,7 @@ class View {
     this.plots.show(run, time);
     this.source.replaceChildren(...sourceLine(run));
     this.tools.show(run);
+    this.references.show(run, time);
     this.showDetail();
   }
 
@@ -226,7 +230,9 @@ class View {
       this.detailed = token;
       this.root.querySelectorAll(".c.chosen").forEach((node) => node.classList.remove("chosen"));
       if (token) this.nodeOf(token)?.classList.add("chosen");
+      this.references.tell(token);
     }
+    this.references.light(this.hovered ?? this.pinned, !this.hovered);
   }
 
   nodeOf({ step, index }) {
@@ -341,7 +347,8 @@ function runFacts(run) {
   const started = run.started.speculative ?? run.started.baseline;
   const config = run.start?.config;
   if (!started || !config) return "";
-  const facts = [`temperature ${config.temperature}`, `γ ${config.draft_len ?? NA}`, `seed ${started.seed}`];
+  const length = config.copy_len ? `copy length ${config.copy_len}` : `γ ${config.draft_len ?? NA}`;
+  const facts = [`temperature ${config.temperature}`, length, `seed ${started.seed}`];
   return `${facts.join(", ")}, ${started.dtype} on ${started.device}`;
 }
 
@@ -353,6 +360,8 @@ const still = JSON.parse(props.still);
 const view = new View(element.querySelector(".sv"), still, server);
 view.root.svView = view;
 setInterval(() => view.check(), 1000);
+const beside = document.querySelector(".sv-library");
+if (beside) beside.svLibrary = new Library(beside, server, still.sets, still.max_reference_bytes);
 const progress = document.getElementById("progress");
 if (progress) new Waiting(progress);
 const hear = () => {

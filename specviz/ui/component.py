@@ -15,6 +15,7 @@ from typing import Any
 
 import gradio as gr
 
+from specviz.drafts.retrieval.reader import MAX_BYTES
 from specviz.ui.keep import MAX_CHARS
 from specviz.view.figures import figures
 from specviz.view.numbers import definitions
@@ -31,7 +32,9 @@ def script() -> str:
 
 
 def stylesheet() -> str:
-    return (ASSETS / "viz.css").read_text(encoding="utf-8")
+    """The sheets of the page, the one of the view first."""
+    sheets = (ASSETS / name for name in ("viz.css", "references.css"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in sheets)
 
 
 def plotly_script() -> Path:
@@ -41,10 +44,15 @@ def plotly_script() -> Path:
     return Path(plotly.__file__).resolve().parent / "package_data" / "plotly.min.js"
 
 
-def race_view(first: dict[str, Any] | None, answers: Sequence[Callable[[Any], Any]]) -> gr.HTML:
+def race_view(
+    first: dict[str, Any] | None,
+    answers: Sequence[Callable[[Any], Any]],
+    sets: Sequence[dict[str, Any]] = (),
+) -> gr.HTML:
     """The view of one run. Its value is one numbered delta as JSON text; see `specviz.view.payload`.
 
-    `first` is shown on opening. `answers` are what the page may ask outside the queue, by function name.
+    `first` is shown on opening. `answers` are what the page may ask outside the queue, by function name; `sets`
+    the bundled sets of references that the library offers.
     """
     plotly = plotly_script()
     gr.set_static_paths([plotly])
@@ -54,6 +62,8 @@ def race_view(first: dict[str, Any] | None, answers: Sequence[Callable[[Any], An
         "figures": figures(),
         "plotly": plotly.as_posix(),
         "max_file_chars": MAX_CHARS,
+        "sets": list(sets),
+        "max_reference_bytes": MAX_BYTES,
     }
     return gr.HTML(
         value=None if first is None else as_text(first),

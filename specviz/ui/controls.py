@@ -55,6 +55,7 @@ def build(offer: Offer) -> Controls:
     """All controls, in the Blocks that is being built."""
     controls, first = Controls(), opening(offer)
     controls.add("prompt", gr.Textbox(first["prompt"], label="Prompt", lines=3, max_lines=8, elem_id="prompt"))
+    gr.HTML('<div class="sv-library"></div>', apply_default_css=False, js_on_load=None, elem_id="library")
     examples = presets(offer)
     with gr.Row(elem_classes="sv-presets"):
         buttons = [gr.Button(item["name"], size="sm", min_width=40) for item in examples if not item.get("case")]
@@ -70,6 +71,8 @@ def build(offer: Offer) -> Controls:
     _main(controls, offer, first)
     with gr.Accordion("More settings", open=False):
         _more(controls, offer, first)
+    with gr.Accordion("Copying", open=False):
+        _copying(controls, first)
     controls.share = gr.Button("Link to these settings", size="sm", elem_id="share")
     in_order = [item for item in examples if not item.get("case")] + cases
     for button, item in zip(buttons, in_order, strict=True):
@@ -118,6 +121,21 @@ def _more(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
     controls.add("dtype", gr.Radio(list(DTYPES), value=first["dtype"], label="Number format of the weights"))
     exact = "exact: a block of tokens gives the bits of single ones; fast: a little quicker, equal to rounding"
     controls.add("numerics", gr.Radio(list(NUMERICS), value=first["numerics"], label="Numerics", info=exact))
+
+
+def _copying(controls: Controls, first: dict[str, Any]) -> None:
+    """How the drafts copy that copy: references, lookup, a corpus."""
+    least = gr.Number(first["min_match"], label="Minimum match", precision=0, info="tokens that must agree first")
+    controls.add("min_match", least)
+    how = "tokens copied for each pass; 0 is auto: as far as copies have held"
+    controls.add("copy_len", gr.Number(first["copy_len"], label="Copy length", precision=0, info=how))
+    names = {
+        "references": "Copy from references",
+        "prompt": "Copy from the prompt",
+        "output": "Copy from the answer",
+    }
+    for name, label in names.items():
+        controls.add(f"copy_{name}", gr.Checkbox(first[f"copy_{name}"], label=label))
 
 
 def preset_values(settings: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from specviz.ui.api import Api
 from specviz.ui.component import race_view, stylesheet
 from specviz.ui.controls import Controls
 from specviz.ui.keep import Keep
+from specviz.ui.library import Libraries
 from specviz.ui.links import Links
 from specviz.ui.offer import Offer
 from specviz.ui.recordings import Recording
@@ -47,6 +48,11 @@ TAKE_TICKET = """(...values) => {
   values[0] = window.svTicket;
   return values;
 }"""
+ENTER = """() => {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  window.svVisitor = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return [window.svVisitor];
+}"""
 SHOW_TICKET = "() => [window.svTicket ?? '']"
 # A run that goes on is left to end by itself, so that its last delta comes; one that waits leaves the queue.
 DROP = "(waiting) => { if (waiting) document.getElementById('drop').click(); return []; }"
@@ -70,9 +76,11 @@ def build_app(
             with gr.Column(scale=0, min_width=280, elem_classes="sv-controls"):
                 controls = panel.build(offer)
             with gr.Column(scale=1, min_width=320, elem_classes="sv-main"):
-                view = race_view(keep.opening(), [runs.missing, keep.export, keep.open_trace])
+                answers = [runs.missing, keep.export, keep.open_trace, keep.reference, runs.libraries.library]
+                view = race_view(keep.opening(), answers, runs.libraries.sets)
         _wire_run(app, runs, controls, view)
         _wire_link(app, Links(offer), controls)
+        _wire_library(app, runs.libraries)
         Api(runs).publish(app)
     app.queue(max_size=MAX_WAITING)
     return app
@@ -122,6 +130,20 @@ def _wire_run(app: gr.Blocks, runs: Runs, controls: Controls, view: gr.HTML) -> 
         api_visibility="private",
     ).then(None, [waiting], None, js=DROP, api_visibility="private")
     app.unload(runs.leave)
+
+
+def _wire_library(app: gr.Blocks, libraries: Libraries) -> None:
+    """A page that opens names itself, so that what it brings belongs to it alone."""
+    key = gr.Textbox(visible=False, label="visitor")
+    app.load(
+        libraries.enter,
+        [key],
+        None,
+        js=ENTER,
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
 
 
 def _wire_link(app: gr.Blocks, links: Links, controls: Controls) -> None:

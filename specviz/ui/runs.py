@@ -17,6 +17,7 @@ from specviz.config import RunConfig
 from specviz.errors import ModelError, SpecvizError
 from specviz.trace import Trace
 from specviz.ui.journal import Journal, Record
+from specviz.ui.library import Libraries
 from specviz.ui.settings import NAMES, to_config
 from specviz.ui.worker import BUG, decode
 from specviz.view.payload import Feed
@@ -24,14 +25,16 @@ from specviz.view.replay import start_of
 from specviz.view.verdict import closing_note, ending, theory_curve
 
 if TYPE_CHECKING:
+    from specviz.drafts.retrieval.library import Shelf
     from specviz.models.loading import Progress
     from specviz.run import Prepare
 
 THEORY_EVERY = 5
 STOP_WAIT_S = 20.0
 Batches = Generator[dict[str, Any], None, None]
-Worker = Callable[[dict[str, Any], str], Batches]
-BUILT_IN_DRAFTS = ("", "none", "lookup")
+Worker = Callable[..., Batches]
+"""`worker.decode` without its first argument: (settings, stop path, shelf), and a progress callback here only."""
+BUILT_IN_DRAFTS = ("", "none", "lookup", "references")
 
 
 class Runs:
@@ -46,8 +49,10 @@ class Runs:
         *,
         gpu: Callable[[Worker], Worker] | None = None,
         names: Sequence[str] | None = None,
+        libraries: Libraries | None = None,
     ) -> None:
         self.journal = Journal()
+        self.libraries = libraries or Libraries(forget=self.journal.forget_texts)
         self._prepare = prepare
         self._names = None if names is None else {*names, *BUILT_IN_DRAFTS}
         # What may be called in another process holds nothing of this one: no journal, no lock.
@@ -80,8 +85,10 @@ class Runs:
         return record is None
 
     def leave(self, request: gr.Request) -> None:
-        """The page was closed."""
-        self.journal.stop_session(request.session_hash or "")
+        """The page was closed: nothing of what it brought is kept."""
+        session = request.session_hash or ""
+        self.journal.stop_session(session)
+        self.libraries.leave(session)
 
     def missing(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Deltas that a page did not get; see `Journal.missing`."""
@@ -103,7 +110,8 @@ class Runs:
             return
         yield feed.delta(phase="loading", note="Getting the models ready.")
         try:
-            with closing(self._batches(config, record, notify)) as batches:
+            shelf = self.libraries.shelf(record.session)
+            with closing(self._batches(config, record, shelf, notify)) as batches:
                 for batch in batches:
                     yield _delta(feed, trace, batch)
                     if "error" in batch:
@@ -113,11 +121,13 @@ class Runs:
             return
         yield _last(feed)
 
-    def _batches(self, config: RunConfig, record: Record, notify: Progress | None) -> Batches:
+    def _batches(
+        self, config: RunConfig, record: Record, shelf: Shelf | None = None, notify: Progress | None = None
+    ) -> Batches:
         settings, stop_path = config.to_json(), str(record.stop_path)
         if self._remote is not None:
-            return self._remote(settings, stop_path)
-        return decode(self._prepare, settings, stop_path, notify)
+            return self._remote(settings, stop_path, shelf)
+        return decode(self._prepare, settings, stop_path, shelf, notify)
 
     def batches(self, settings: dict[str, Any], record: Record) -> Batches:
         """The worker's batches for plain settings, as the public endpoint wants them.
@@ -125,7 +135,7 @@ class Runs:
         Raises:
             SpecvizError: a setting out of range, or a model that is not offered here.
         """
-        yield from self._batches(self._allowed(RunConfig.from_json(settings)), record, None)
+        yield from self._batches(self._allowed(RunConfig.from_json(settings)), record)
 
     def _allowed(self, config: RunConfig) -> RunConfig:
         """The same config. Raises ModelError where a visitor may not name one of its models."""
@@ -142,9 +152,11 @@ def _delta(feed: Feed, trace: Trace, batch: dict[str, Any]) -> dict[str, Any]:
         return feed.delta(phase="error", note=batch["error"], **_close(feed))
     if "config" in batch:
         trace.config, trace.versions = batch["config"], batch["versions"]
+        trace.references = batch["references"]
         feed.tally.config = dict(trace.config)
-        start = start_of(trace.config, "live")
-        return feed.delta(phase="loading", note="Reading the prompt.", start=start)
+        start = start_of(trace, "live")
+        warning: dict[str, Any] = {"warning": " ".join(batch["warnings"])} if batch["warnings"] else {}
+        return feed.delta(phase="loading", note="Reading the prompt.", start=start, **warning)
     trace.pieces.update(batch["pieces"])
     trace.events.extend(batch["events"])
     theory: dict[str, Any] = {"theory": theory_curve(feed.tally)} if feed.seq % THEORY_EVERY == 0 else {}

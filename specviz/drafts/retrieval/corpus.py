@@ -164,7 +164,7 @@ def open_corpus(path: str | Path, tokenizer: Any) -> FixedTexts:
     places = mapped[middle : middle + PLACE.itemsize * num_places].view(PLACE)
     if int(places.max(initial=0)) >= max(num_tokens, 1):
         raise _damaged(path)
-    return FixedTexts(names, header["lengths"], SuffixArray(backwards, places))
+    return FixedTexts([f"{path.name}/{name}" for name in names], header["lengths"], SuffixArray(backwards, places))
 
 
 def _damaged(path: Path) -> DocumentError:

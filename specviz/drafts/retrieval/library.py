@@ -10,8 +10,8 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class Library:
 class Shelf:
     """Documents for any number of runs, tokenized and indexed at the first run with each tokenizer.
 
-    `complaints` are sentences on files that are not among them.
+    `complaints` are sentences on files that are not among them. Pickled, it is its documents alone.
     """
 
     def __init__(self, documents: Sequence[Document], complaints: Sequence[str] = ()) -> None:
@@ -88,6 +88,18 @@ class Shelf:
             raise DocumentError(" ".join(complaints))
         return cls(documents, complaints)
 
+    def putting_in_prompt(self, names: Collection[str]) -> Shelf:
+        """The same texts, those of these names standing in the prompt; what was indexed stays so."""
+        shelf = Shelf(_flagged(self.documents, names), self.complaints)
+        shelf._libraries = {
+            tokenizer: replace(library, documents=_flagged(library.documents, names))
+            for tokenizer, library in self._libraries.items()
+        }
+        return shelf
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shelf, (self.documents, self.complaints)
+
     def library(self, tokenizer: Any) -> Library:
         """Raises DocumentError where every document is beyond the limit."""
         if tokenizer not in self._libraries:
@@ -96,6 +108,10 @@ class Shelf:
         if self.documents and not library.documents:
             raise DocumentError(" ".join(library.complaints))
         return library
+
+
+def _flagged(documents: Iterable[Document], names: Collection[str]) -> tuple[Document, ...]:
+    return tuple(replace(document, in_prompt=document.name in names) for document in documents)
 
 
 def index_documents(documents: Sequence[Document], tokenizer: Any, complaints: Sequence[str] = ()) -> Library:

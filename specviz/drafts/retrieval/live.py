@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specviz.drafts.retrieval.match import MAX_MATCH, MAX_PLACES, Match
-
-PROMPT, OUTPUT = "prompt", "output"
+from specviz.trace import OUTPUT, PROMPT
 
 
 class LiveText:

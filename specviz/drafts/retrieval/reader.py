@@ -18,6 +18,7 @@ import pypdf
 
 from specviz.drafts.retrieval.markup import html_text
 from specviz.errors import DocumentError
+from specviz.trace import OUTPUT, PROMPT
 
 MAX_BYTES = 5 * 2**20  # in all
 MAX_PDF_PAGES = 1000
@@ -77,6 +78,21 @@ def to_text(name: str, data: bytes) -> str:
     return text
 
 
+def pasted(text: str, documents: Iterable[Document]) -> Document:
+    """A text that was typed or pasted, named so.
+
+    Raises:
+        DocumentError: nothing in it, or no Unicode text.
+    """
+    if not text.strip():
+        raise DocumentError("The pasted text is empty; nothing was added.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DocumentError("The pasted text holds half a surrogate pair, which is no Unicode text.") from None
+    return Document(new_name("pasted text", documents), text)
+
+
 def _load(path: Path, left: int, max_bytes: int) -> bytes:
     try:
         with path.open("rb") as file:
@@ -91,8 +107,8 @@ def _load(path: Path, left: int, max_bytes: int) -> bytes:
 
 
 def new_name(name: str, documents: Iterable[Document]) -> str:
-    """The name, numbered where one of the documents has it already."""
-    taken = {document.name for document in documents}
+    """The name, numbered where one of the documents, or a source that is no file, has it already."""
+    taken = {PROMPT, OUTPUT, *(document.name for document in documents)}
     numbered = (f"{name} ({number})" for number in range(2, len(taken) + 2))
     return name if name not in taken else next(other for other in numbered if other not in taken)
 
