@@ -217,14 +217,15 @@ class References {
 
   // -- the text of a source ------------------------------------------------------------------------
 
-  open(name, focus) {
+  /** Open a source with the token `focus` in the part that is shown, scrolled to the token `aim`. */
+  open(name, focus, aim = focus) {
     this.source = name;
     this.cursor = null;
     for (const [other, { button }] of this.rows) button.setAttribute("aria-pressed", String(other === name));
     if (name === null) return;
     const first = focus ?? stretches(this.used.bySource.get(name)?.offsets ?? [])[0]?.[0] ?? 0;
-    if (this.has(name, first)) this.fill(focus);
-    else this.load(name, first, focus);
+    if (this.has(name, first)) this.fill(aim);
+    else this.load(name, first, aim);
   }
 
   /** Whether a place can be shown without asking: its text is here, or known not to be kept. */
@@ -234,10 +235,10 @@ class References {
   }
 
   /** Ask once for each place; until it has come, and where the text is not kept, show what was copied. */
-  async load(name, first, focus) {
+  async load(name, first, aim) {
     const from = Math.max(0, first - Math.floor(MOST_TOKENS / 3));
     this.texts.set(name, { from: 0, tokens: [], ...this.texts.get(name), asked: from });
-    this.fill(focus);
+    this.fill(aim);
     const run = this.run;
     let answer = null;
     try {
@@ -248,17 +249,18 @@ class References {
     if (run !== this.run || this.texts.get(name)?.asked !== from) return;
     const tokens = answer?.tokens ?? [];
     this.texts.set(name, { from, tokens, asked: from, absent: !tokens.length });
-    if (this.source === name) this.fill(focus);
+    if (this.source === name) this.fill(aim);
   }
 
   turn(by) {
     const { from, tokens } = this.texts.get(this.source);
     const size = this.shelf().get(this.source) ?? 0;
     const first = by < 0 ? from - MOST_TOKENS : from + tokens.length;
-    this.open(this.source, Math.max(0, Math.min(size - 1, first + Math.floor(MOST_TOKENS / 3))));
+    const inside = Math.max(0, Math.min(size - 1, first + Math.floor(MOST_TOKENS / 3)));
+    this.open(this.source, inside, by < 0 ? from - 1 : first);
   }
 
-  fill(focus) {
+  fill(aim) {
     const { from, tokens } = this.texts.get(this.source);
     this.spans = new Map();
     const span = (offset, text) => {
@@ -276,7 +278,7 @@ class References {
     this.later.disabled = size !== null && from + tokens.length >= size;
     this.excerptsShown = tokens.length ? null : this.run.copies.byPlace.size;
     this.mark();
-    if (focus !== undefined) this.scrollTo(focus);
+    if (aim !== undefined) this.scrollTo(aim);
     this.relight();
   }
 
@@ -307,8 +309,9 @@ class References {
 
   /** Light the place of a token, or none; a pinned one is also gone to where it is not loaded. */
   light(token, pinned) {
-    if (token === this.token || !this.run) return undefined;
+    if ((token === this.token && pinned === this.isPinned) || !this.run) return undefined;
     this.token = token;
+    this.isPinned = pinned;
     if (!token?.chip.o) return this.relight();
     const [number, offset] = token.chip.o;
     const name = this.run.copies.sources[number];

@@ -24,12 +24,17 @@ class Library {
     this.prompts = el("div", { class: "sv-setprompts", role: "group", "aria-label": "Prompts that lean on this set" });
     const sets = this.sets.map((set) => button(set.title, "Take this set in the place of what is here", () => this.take(set)));
     this.root.replaceChildren(
-      el("div", { class: "sv-libhead" }, el("h3", { text: "References" }), el("p", { text: "Texts that a draft may copy from. Only you see them; they are dropped when you remove them or leave." })),
-      el("div", { class: "sv-libbuttons" }, button("Paste text", "Paste a text to copy from", () => this.openPaste()), button("Add files", "txt, md, html, pdf or source code; 10 files, 5 MB in all", () => this.picker.click()), this.picker),
-      this.pasting,
+      el(
+        "details",
+        {},
+        el("summary", { text: "References: texts to copy from" }),
+        el("p", { text: "A draft copies from them, the target checks. Only you see them; they are dropped when you remove them or leave." }),
+        el("div", { class: "sv-libbuttons" }, button("Paste text", "Paste a text to copy from", () => this.openPaste()), button("Add files", "txt, md, html, pdf or source code; 10 files, 5 MB in all", () => this.picker.click()), this.picker),
+        this.pasting,
+        ...(sets.length ? [el("p", { text: "Or try one of these, with prompts that lean on it:" }), el("div", { class: "sv-libbuttons sv-sets" }, ...sets)] : [])
+      ),
       this.complaint,
       this.list,
-      sets.length ? el("div", { class: "sv-libbuttons sv-sets" }, ...sets) : null,
       this.prompts
     );
     this.root.addEventListener("dragover", (event) => event.preventDefault());
@@ -45,6 +50,7 @@ class Library {
     const change = async () => {
       let answer;
       try {
+        await entered();
         answer = await answered(this.ask.library({ visitor: window.svVisitor, do: what, ...Object.assign({}, ...details) }));
       } catch {
         answer = { complaint: "The server does not answer, so nothing was changed." };
@@ -118,6 +124,11 @@ class Library {
     );
     if (set.prompts.length) setPrompt(set.prompts[0].prompt);
   }
+}
+
+/** The server knows this page only once it has heard of it; see `ENTER` in the page's wiring. */
+async function entered() {
+  for (let tries = 0; tries < 100 && !window.svEntered; tries += 1) await new Promise((resolve) => setTimeout(resolve, 100));
 }
 
 /** A file's bytes as base64; empty where they cannot be read. */

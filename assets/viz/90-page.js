@@ -232,7 +232,8 @@ class View {
       if (token) this.nodeOf(token)?.classList.add("chosen");
       this.references.tell(token);
     }
-    this.references.light(this.hovered ?? this.pinned, !this.hovered);
+    const looked = this.hovered ?? this.pinned;
+    this.references.light(looked, looked === this.pinned);
   }
 
   nodeOf({ step, index }) {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specviz.config import CASCADE, REFERENCES, copies
 from specviz.ui.settings import ITSELF
 
 ITSELF_LABEL = "the target itself: every guess is right"
@@ -47,4 +48,9 @@ def from_catalog(*, any_name: bool = False, hub: bool = False) -> Offer:
     # A draft that is the only target under another name would be offered twice.
     others = [e for e in catalog.DRAFTS if len(targets) > 1 or e.place != target]
     drafts = [*offered(others), (ITSELF_LABEL, ITSELF)]
-    return Offer(targets, drafts, target, catalog.default_drafts(target)[0], any_name)
+    first = catalog.default_drafts(target)[0]
+    if not copies(first):
+        drafts.insert(
+            len(drafts) - 1, (f"references, then {first} where nothing matches", f"{CASCADE}{REFERENCES},{first}")
+        )
+    return Offer(targets, drafts, target, first, any_name)

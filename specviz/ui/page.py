@@ -53,6 +53,7 @@ ENTER = """() => {
   window.svVisitor = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
   return [window.svVisitor];
 }"""
+ENTERED = "() => { window.svEntered = true; return []; }"
 SHOW_TICKET = "() => [window.svTicket ?? '']"
 # A run that goes on is left to end by itself, so that its last delta comes; one that waits leaves the queue.
 DROP = "(waiting) => { if (waiting) document.getElementById('drop').click(); return []; }"
@@ -143,7 +144,7 @@ def _wire_library(app: gr.Blocks, libraries: Libraries) -> None:
         queue=False,
         show_progress="hidden",
         api_visibility="private",
-    )
+    ).then(None, None, None, js=ENTERED, api_visibility="private")
 
 
 def _wire_link(app: gr.Blocks, links: Links, controls: Controls) -> None:
