@@ -14,10 +14,15 @@ from specviz.errors import ConfigError
 
 DraftLen = int | Literal["auto"]
 MAX_DRAFT_LEN = 32
+DEFAULT_DRAFT_LEN = 4
 MAX_NEW_TOKENS = 8192
 MAX_PROMPT_CHARS = 200_000
 MAX_STOP_STRINGS = 16
-MAX_SEED = 2**63 - 1
+MAX_SEED = 2**31 - 1  # torch's CPU generator takes 32 bits, and each lane has a stream of its own
+MAX_TEMPERATURE = 10.0
+MAX_TOP_K = 1_000_000
+MIN_PENALTY, MAX_PENALTY = 0.1, 10.0
+MIN_TEMPERATURE = 0.001  # below, float32 logits overflow; only 0 itself is greedy
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 NUMERICS = ("exact", "fast")
 LOOKUP, REFERENCES, CASCADE, CORPUS_SUFFIX = "lookup", "references", "cascade:", ".sv"  # drafts without a model
@@ -49,10 +54,11 @@ class RunConfig:
     """The settings of one run. They hold for the baseline and for both sides of speculation alike.
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 switch the filter off. `draft_len` is the most
-    tokens a step may draft, or "auto"; copies have a length of their own, see `RetrievalSettings`, where the
-    other settings of copying are told, too. `seed` None draws a fresh seed for the run. `target` and `drafts`
-    are names of the catalog, Hub ids or paths; what they mean is known to `models` alone. `references` are paths
-    of texts to copy from; the texts of those in `prompt_references` stand before the prompt as well.
+    tokens a step may draft, "auto", or None for what suits the drafts; copies have a length of their own, see
+    `RetrievalSettings`, where the other settings of copying are told, too. `seed` None draws a fresh seed for the
+    run. `target` and `drafts` are names of the catalog, Hub ids or paths; what they mean is known to `models`
+    alone. `references` are paths of texts to copy from; the texts of those in `prompt_references` stand before the
+    prompt as well.
 
     Raises:
         ConfigError: a value out of range; the sentence names it and the legal range.
@@ -61,7 +67,7 @@ class RunConfig:
     prompt: str = ""
     target: str = ""
     drafts: tuple[str, ...] = ()
-    draft_len: DraftLen = 4
+    draft_len: DraftLen | None = None
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -83,15 +89,21 @@ class RunConfig:
     copy_sources: tuple[str, ...] = COPY_SOURCES
 
     def __post_init__(self) -> None:
-        _within("temperature", self.temperature, 0.0, 10.0)
-        _within("top-k", self.top_k, 0, 1_000_000, whole=True)
+        self._check_types()
+        _within("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise ConfigError(
+                f"temperature is {self.temperature!r}, but must be 0 (greedy) or from {MIN_TEMPERATURE} to "
+                f"{MAX_TEMPERATURE:g}."
+            )
+        _within("top-k", self.top_k, 0, MAX_TOP_K, whole=True)
         _within("top-p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
             raise ConfigError("top-p is 0, but must be above 0 and at most 1; 1 switches it off.")
-        _within("repetition penalty", self.repetition_penalty, 0.1, 10.0)
+        _within("repetition penalty", self.repetition_penalty, MIN_PENALTY, MAX_PENALTY)
         _within("maximum of new tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS, whole=True)
         _within("minimum of new tokens", self.min_new_tokens, 0, self.max_new_tokens, whole=True)
-        if self.draft_len != "auto":
+        if self.draft_len is not None and self.draft_len != "auto":
             _within("draft length", self.draft_len, 1, MAX_DRAFT_LEN, whole=True, otherwise=' or "auto"')
         if self.seed is not None:
             _within("seed", self.seed, 0, MAX_SEED, whole=True)
@@ -99,6 +111,18 @@ class RunConfig:
         _one_of("numerics", self.numerics, NUMERICS)
         self._check_texts()
         self._check_retrieval()
+
+    def _check_types(self) -> None:
+        for name in ("prompt", "target", "dtype", "device", "numerics"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name} must be a text.")
+        for name in _LISTS:
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+                raise ConfigError(f"{name} must be a list of texts.")
+        for name in ("ignore_eos", "raw", "baseline"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false.")
 
     def _check_texts(self) -> None:
         if len(self.prompt) > MAX_PROMPT_CHARS:
@@ -142,27 +166,18 @@ class RunConfig:
         unknown = sorted(set(data) - known)
         if unknown:
             raise ConfigError(f"Unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}.")
-        settings = dict(data)
-        settings.update({name: _strings(name, data[name]) for name in _LISTS if name in data})
-        for name in ("prompt", "target", "dtype", "device", "numerics"):
-            if not isinstance(data.get(name, ""), str):
-                raise ConfigError(f"{name} must be a text.")
-        for name in ("ignore_eos", "raw", "baseline"):
-            if not isinstance(data.get(name, False), bool):
-                raise ConfigError(f"{name} must be true or false.")
-        return cls(**settings)
+        lists = {name: tuple(data[name]) for name in _LISTS if isinstance(data.get(name), list)}
+        return cls(**{**data, **lists})
+
+
+def members(draft: str) -> list[str]:
+    """The drafts that a cascade asks in order; of any other name, that name alone."""
+    return draft.removeprefix(CASCADE).split(",") if draft.startswith(CASCADE) else [draft]
 
 
 def copies(draft: str) -> bool:
     """Whether a draft of that name, or a member of the cascade of that name, copies what it proposes."""
-    members = draft.removeprefix(CASCADE).split(",") if draft.startswith(CASCADE) else [draft]
-    return any(name in (LOOKUP, REFERENCES) or name.endswith(CORPUS_SUFFIX) for name in members)
-
-
-def _strings(name: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"{name} must be a list of texts.")
-    return tuple(value)
+    return any(name in (LOOKUP, REFERENCES) or name.endswith(CORPUS_SUFFIX) for name in members(draft))
 
 
 def _within(

@@ -6,7 +6,6 @@ clock of a lane. Must not know where models or texts come from, or who watches.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specviz.config import RunConfig
-from specviz.drafts import DraftSource, Observation, most_copied
+from specviz.config import DEFAULT_DRAFT_LEN, RunConfig
+from specviz.drafts import DraftSource, Observation, ReadsPrompt, most_copied
 from specviz.drafts.length import AutoLength, FixedLength, LengthPolicy
 from specviz.errors import ContextError, NumericsError
 from specviz.models import LoadedModel
@@ -118,7 +117,8 @@ def _decode(
         while not (reason := lane.reason()):
             yield lane.step()
     except NumericsError as error:
-        reason, message = "error", str(error)
+        reason = "error"
+        message = f"{error} in step {lane.num_steps + 1}; the run ends here. Another dtype may help."
     yield RunFinished(name, reason, lane.num_new, lane.clock_s, message)
 
 
@@ -153,7 +153,7 @@ class _Lane:
         )
         # One stream a lane, so that neither disturbs the other and a seed fixes each.
         self.generator = torch.Generator().manual_seed(2 * self.around.seed + (self.name == "baseline"))
-        chosen = self.config.draft_len
+        chosen = self.config.draft_len or DEFAULT_DRAFT_LEN
         times = sorted(self.target.pass_times.items())
         copied = most_copied(self.source) if self.source else 0
         self.policy = AutoLength(times) if chosen == "auto" else FixedLength(max(chosen, copied))
@@ -162,9 +162,12 @@ class _Lane:
         """The prompt pass: feed all tokens but the last, in the target and the drafts."""
         start = self.around.clock()
         prompt_ids = tuple(self.context_ids)
-        self.runner.prefill(self.context_ids[:-1], self.around.cancelled)
+        wants_hidden = self.source is not None and self.source.wants_hidden
+        states = self.runner.prefill(self.context_ids[:-1], self.around.cancelled, with_hidden=wants_hidden)
         if self.source:
             self.source.start(self.context_ids, self.sampler, self.around.cancelled)
+        if isinstance(self.source, ReadsPrompt) and states:
+            self.source.read_prompt(torch.cat(states))
         return RunStarted(
             lane=self.name,
             prompt_ids=prompt_ids,
@@ -188,7 +191,7 @@ class _Lane:
         return "context" if full else None
 
     def step(self) -> Step:
-        """One draft-then-verify pass, timed from resume to yield."""
+        """One draft-then-verify pass, timed from resume to all but the making of the `Step` itself."""
         clock, began = self.around.clock, self.around.clock()
         draft_len = self._draft_len()
         tree = self._draft(draft_len)
@@ -243,11 +246,8 @@ class _Lane:
         parents = [-1, *(parent + 1 for parent in tree.parents)]
         wants_hidden = self.source is not None and self.source.wants_hidden
         ran = self.runner.forward(token_ids, parents, with_hidden=wants_hidden)
-        if not float(ran.logits.amax()) < math.inf:  # false for NaN too
-            raise NumericsError(
-                f"The target {self.target.name} returned NaN or infinite logits in step {self.num_steps + 1}; "
-                "the run ends here. Another dtype may help."
-            )
+        if not torch.isfinite(ran.logits.amax(-1)).all():  # a NaN anywhere, or a row without a largest number
+            raise NumericsError(f"The target {self.target.name} returned NaN or infinite logits")
         return ran
 
     def _rows(self, tree: TokenTree, logits: Tensor) -> Rows:

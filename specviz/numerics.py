@@ -5,13 +5,17 @@ on the order or number of keys. Must not know the catalog, caches or decoding.
 
 Why float64 attention: sums of a few hundred terms, done in another order, differ by some 2⁻⁵² there, and
 rounding the result to bfloat16 (8 bits) hides that for good. So a row gives the same bits alone, inside a
-block, and in any branch of a token tree, whatever lies between its keys; no padding, no gathering. What
-the CPU's linear layers do to a row must not depend on its neighbours either; `models` checks both by a
-probe at load and says "to rounding" where the probe fails.
+block, and in any branch of a token tree, whatever lies between its keys; nothing is gathered. The scores
+alone may be float32, which halves the keys to read: each is a sum over one head's width, whose order does
+not change with the number of rows and keys once there are a few of both. A probe decides, once a shape.
+
+What the CPU's linear layers do to a row must not depend on its neighbours either; `runner` checks it all by
+a probe at load and says "to rounding" where that fails.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -20,6 +24,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 EXACT_ATTENTION = "specviz_exact"
+MIN_KEYS = 16
+"""What a cache hands over at least, masked slots included: products with fewer keys round otherwise."""
+_MIN_QUERIES = 4
 _PROBE_ROWS = 32
 
 
@@ -47,6 +54,13 @@ class PackedLinear(nn.Module):
     def _apply_packed(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         return out
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for bfloat16; false where torch cannot tell."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported"):
+        return False
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def pack_linears(model: nn.Module) -> int:
@@ -101,23 +115,50 @@ def exact_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Grouped-query attention in float64, in the calling form of transformers' attention functions.
+    """Grouped-query attention with float64 sums, in the calling form of transformers' attention functions.
 
-    `query` has shape (1, heads, rows, d); `key` and `value` (1, kv_heads, keys, d), float64 from our own cache;
-    `attention_mask` (1, 1, rows, keys), additive. The heads of one group are folded into the row axis, so
-    keys are never copied. Returns (1, rows, heads, d) in the query's dtype. Extra arguments that change the
-    result (soft caps, sinks) are refused; the caller then falls back to a stock kernel.
+    `query` has shape (1, heads, rows, d); `key` (float32) and `value` (float64) (1, kv_heads, keys, d), from our
+    own cache; `attention_mask` (1, 1, rows, keys), additive. The heads of one group are folded into the row
+    axis, so keys are never copied. Returns (1, rows, heads, d) in the query's dtype. Extra arguments that
+    change the result (soft caps, sinks) are refused; the caller then falls back to a stock kernel.
     """
     if dropout or any(kwargs.get(name) is not None for name in ("softcap", "s_aux", "position_bias")):
         raise NotImplementedError("exact attention knows neither dropout, soft caps, sinks nor position bias")
     _, num_heads, rows, dim = query.shape
-    groups = num_heads // key.shape[1]
-    folded = query.reshape(key.shape[1], groups * rows, dim).double()
-    scores = torch.bmm(folded, key[0].double().transpose(1, 2)).mul_(scaling or dim**-0.5)
+    num_kv, num_keys = key.shape[1:3]
+    stable = _float32_products_are_stable(num_kv, dim, torch.get_num_threads())
+    key = key[0].to(torch.float32 if stable else torch.float64)
+    num = num_heads // num_kv * rows
+    folded = key.new_zeros(num_kv, max(num, _MIN_QUERIES), dim)
+    folded[:, :num] = query.reshape(num_kv, num, dim)
+    # The mask is where the product is added to: few, large operators are what a small model's pass is made of.
+    scores = key.new_zeros(*folded.shape[:2], num_keys)
     if attention_mask is not None:
-        scores.view(-1, groups, rows, scores.shape[-1]).add_(attention_mask[0])
-    out = torch.bmm(torch.softmax(scores, -1), value[0].double()).to(query.dtype)
+        scores[:, :num].view(num_kv, -1, rows, num_keys).copy_(attention_mask[0])
+    scores.baddbmm_(folded, key.transpose(1, 2), alpha=scaling or dim**-0.5)
+    weights = torch.softmax(scores, -1, dtype=torch.float64)
+    out = torch.bmm(weights, value[0].double())[:, :num].to(query.dtype)
     return out.view(1, num_heads, rows, dim).transpose(1, 2), None
+
+
+@functools.cache
+@torch.inference_mode()
+def _float32_products_are_stable(num_heads: int, dim: int, num_threads: int) -> bool:
+    """Whether a score keeps its bits whatever the number of rows and keys in the product.
+
+    A single key/value head fails on two threads, for one: the product is then cut between the threads along
+    the rows, and the pieces go to other kernels.
+    """
+    del num_threads  # part of the key: who shares the work decides who rounds how
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.randn(num_heads, 600, dim, generator=generator).bfloat16().float().transpose(1, 2)
+    queries = torch.randn(num_heads, 64, dim, generator=generator).bfloat16().float()
+    whole = torch.bmm(queries, keys)
+    return all(
+        torch.equal(torch.bmm(queries[:, :rows], keys[..., :cols]), whole[:, :rows, :cols])
+        for rows in (*range(_MIN_QUERIES, 14), 24, 27, 32, 48)
+        for cols in (*range(MIN_KEYS, MIN_KEYS + 9), 48, 63, 64, 65, 127, 255, 257, 300, 511, 513, 599)
+    )
 
 
 AttentionInterface.register(EXACT_ATTENTION, exact_attention)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specviz.sampling import Sampler, top_candidates
 from specviz.trace import Candidates, FinalDraw, FinalKind, Node, Site, Trial, Verdict
-from specviz.verify import Proposal, Throw, TokenTree, Walk
+from specviz.verify import Opinion, Proposal, Throw, TokenTree, Walk
 
 NUM_SHOWN = 8
 _MAX_GAP = 1e6  # where every other token is barred; JSON knows no infinity
@@ -38,7 +38,7 @@ def record_nodes(tree: TokenTree, walk: Walk) -> tuple[Node, ...]:
     for i, (token_id, parent) in enumerate(zip(tree.token_ids, tree.parents, strict=True)):
         verdict: Verdict = "accepted" if i in accepted else "rejected" if i in tried else "untested"
         proposers = tuple(dict.fromkeys(proposal.proposer for proposal in proposals[i]))
-        q_draft = float(_shown(proposals[i][0])[token_id])
+        q_draft = _chance(_shown(proposals[i][0]), token_id)
         origin = next((proposal.origin for proposal in proposals[i] if proposal.origin), None)
         nodes.append(Node(token_id, parent, depths[i], verdict, proposers, q_draft, origin))
     return tuple(nodes)
@@ -98,13 +98,20 @@ def _trial(tree: TokenTree, throw: Throw, shaped: Tensor, p_row: Tensor, best: l
 
 
 def _draft_tops(tree: TokenTree, walk: Walk) -> dict[int, Candidates]:
-    """Site node → the top of its first proposal's row. One-hot rows need no search."""
+    """Site node → the top of its first proposal's opinion. Lists and one-hot rows need no search."""
     firsts = {d.node: d.throws[0].proposal for d in walk.decisions if d.throws}
-    copies = {node: p for node, p in firsts.items() if p.shown is None and p.row[tree.token_ids[p.node]] == 1}
-    tops: dict[int, Candidates] = {node: ((tree.token_ids[p.node], 1.0),) for node, p in copies.items()}
-    others = [node for node in firsts if node not in copies]
-    if others:
-        tops.update(zip(others, _tops(torch.stack([_shown(firsts[node]) for node in others])), strict=True))
+    tops: dict[int, Candidates] = {}
+    rows: dict[int, Tensor] = {}
+    for node, first in firsts.items():
+        shown = _shown(first)
+        if not isinstance(shown, Tensor):
+            tops[node] = tuple(shown[:NUM_SHOWN])
+        elif first.shown is None and shown[tree.token_ids[first.node]] == 1:
+            tops[node] = ((tree.token_ids[first.node], 1.0),)
+        else:
+            rows[node] = shown
+    if rows:
+        tops.update(zip(rows, _tops(torch.stack([*rows.values()])), strict=True))
     return tops
 
 
@@ -113,8 +120,12 @@ def _at(rows: Tensor, places: list[int]) -> Tensor:
     return rows[: len(places)] if places == list(range(len(places))) else rows[places]
 
 
-def _shown(proposal: Proposal) -> Tensor:
+def _shown(proposal: Proposal) -> Opinion:
     return proposal.row if proposal.shown is None else proposal.shown
+
+
+def _chance(opinion: Opinion, token_id: int) -> float:
+    return float(opinion[token_id]) if isinstance(opinion, Tensor) else dict(opinion).get(token_id, 0.0)
 
 
 def _rank(shaped: Tensor, token_id: int, best: list[float]) -> int:

@@ -19,7 +19,16 @@ import transformers
 
 import specviz
 from specviz import models, text
-from specviz.config import CASCADE, CORPUS_SUFFIX, REFERENCES, RunConfig
+from specviz.config import (
+    CASCADE,
+    CORPUS_SUFFIX,
+    DEFAULT_DRAFT_LEN,
+    MAX_SEED,
+    REFERENCES,
+    RunConfig,
+    copies,
+    members,
+)
 from specviz.decode import Surroundings, autoregress, check_prompt, race, speculate
 from specviz.drafts import DraftSource
 from specviz.drafts.merge import MergedDraft
@@ -28,8 +37,9 @@ from specviz.drafts.retrieval.library import Library, Shelf
 from specviz.errors import ContextError
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
+from specviz.models.source import require_known
 from specviz.runner import calibrate
-from specviz.trace import Event, Piece, Trace, event_ids
+from specviz.trace import Event, Piece, RunFinished, Trace, event_ids
 
 _CALIBRATION = threading.Lock()  # two visitors must not measure at the same time
 
@@ -56,12 +66,17 @@ class Run:
         if library is not None:
             self.trace.references = library.references
         self._source = source
-        self._cancelled = cancelled
+        self._broken = False
+        self._cancelled = lambda: self._broken or cancelled()
         self._read_piece = text.PieceReader(target.tokenizer) if target.tokenizer else _number_piece
 
     def events(self) -> Iterator[Event]:
-        """The events of all lanes in race order, each kept in `trace` before it is handed out."""
+        """The events of all lanes in race order, each kept in `trace` before it is handed out.
+
+        A lane that ends in an error ends the run: the other stops before its next pass.
+        """
         for event in self._lanes():
+            self._broken |= isinstance(event, RunFinished) and event.reason == "error"
             for token_id in event_ids(event):
                 self.piece(token_id)
             self.trace.events.append(event)
@@ -118,13 +133,18 @@ def prepare(
     """
     if shelf is None and config.references:
         shelf = Shelf.read(config.references, config.prompt_references)
-    target_name = config.target or catalog.default_target()
+    target_name = config.target or models.default_target()
+    drafts = config.drafts or _default_drafts(target_name, shelf)
+    by_name = [name for draft in drafts for name in members(draft)]
     config = dataclasses.replace(
         config,
         target=target_name,
-        drafts=config.drafts or _default_drafts(target_name, shelf),
-        seed=secrets.randbelow(2**32) if config.seed is None else config.seed,
+        drafts=drafts,
+        draft_len=config.draft_len or catalog.default_draft_len(by_name),
+        seed=secrets.randbelow(MAX_SEED + 1) if config.seed is None else config.seed,
     )
+    for name in (target_name, *(name for name in by_name if not copies(name))):
+        require_known(name)
     target = _load(target_name, config, config.numerics, progress)
     if shelf and progress:
         progress("Reading the references", None)
@@ -145,11 +165,11 @@ def make_source(
         DocumentError: a corpus that cannot be used.
     """
     makers = Makers(
-        tokenizer=target.tokenizer,
+        target=target,
         settings=config.retrieval,
         references=library.texts if library else None,
         load=lambda name: _load_draft(name, target, config, progress),
-        draft_len=config.draft_len,
+        draft_len=config.draft_len or DEFAULT_DRAFT_LEN,
     )
     sources = [make_draft(name, makers) for name in config.drafts if name != "none"]
     if not sources:
@@ -191,9 +211,8 @@ def _kept(config: RunConfig, library: Library | None) -> dict[str, Any]:
 
 def _without_folders(draft: str) -> str:
     """A corpus by its file's name, alone or as a member of a cascade."""
-    head = CASCADE if draft.startswith(CASCADE) else ""
-    names = draft.removeprefix(head).split(",") if head else [draft]
-    return head + ",".join(Path(name).name if name.endswith(CORPUS_SUFFIX) else name for name in names)
+    names = [Path(name).name if name.endswith(CORPUS_SUFFIX) else name for name in members(draft)]
+    return (CASCADE if draft.startswith(CASCADE) else "") + ",".join(names)
 
 
 def _load_draft(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> LoadedModel:

@@ -23,6 +23,7 @@ from specviz.errors import TraceError
 FORMAT = "specviz-trace"
 VERSION = 1
 MAX_TRACE_BYTES = 64 * 2**20
+MAX_NODES = 1024  # in one step; no draft here comes near, and what reads a step may take time for each pair
 ROOT = -1
 
 Lane = Literal["speculative", "baseline"]
@@ -422,6 +423,8 @@ def _check_structure(trace: Trace) -> None:
 
 
 def _structure_fault(step: Step, num_proposers: int) -> str:
+    if max(len(step.nodes), len(step.sites), sum(len(site.trials) for site in step.sites)) > MAX_NODES:
+        return f"has more than {MAX_NODES} nodes, sites or trials"
     for index, node in enumerate(step.nodes):
         parent_depth = step.nodes[node.parent].depth if 0 <= node.parent < index else 0
         if not ROOT <= node.parent < index or node.depth != parent_depth + 1:

@@ -7,8 +7,9 @@ is no other place in the project that decides acceptance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,20 +18,21 @@ from specviz.sampling import draw, uniform
 from specviz.trace import Origin
 
 ROOT = -1
+Opinion: TypeAlias = Tensor | Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """One trial to be made: `node` was drawn from `row` (shape (vocab,)) by source number `proposer`.
 
-    `shown` is the draft's own opinion where the row is one-hot (greedy drafting), `origin` where a copied token
-    comes from: for the eye, never the rule.
+    `shown` is the draft's own opinion where the row is one-hot (greedy drafting), a row or its few best (id,
+    probability), best first; `origin` is where a copied token comes from: for the eye, never the rule.
     """
 
     node: int
     row: Tensor
     proposer: int = 0
-    shown: Tensor | None = None
+    shown: Opinion | None = None
     origin: Origin | None = None
 
 
@@ -52,7 +54,7 @@ class TokenTree:
         parent: int,
         row: Tensor,
         proposer: int = 0,
-        shown: Tensor | None = None,
+        shown: Opinion | None = None,
         origin: Origin | None = None,
     ) -> int:
         """Add one proposal and return its node: a new one, or the sibling that holds the same token."""

@@ -62,6 +62,8 @@ class FakeEngine:
     """
 
     words: Sequence[str | bytes | Piece] = tuple(STORY)
+    wrong: Sequence[str] = WRONG
+    num_tokens: int | None = None  # in place of the maximum that was asked for
     agree: float = 0.72
     base_s: float = 0.0
     spec_s: float = 0.0
@@ -96,6 +98,8 @@ class FakeEngine:
             config, seed=seed, target=config.target or "fake-target", drafts=config.drafts or ("fake-draft",)
         )
         self.configs.append(config)
+        if self.num_tokens is not None:
+            config = dataclasses.replace(config, max_new_tokens=self.num_tokens)
         documents = shelf.documents if shelf else ()
         in_prompt = tuple(document.name for document in documents if document.in_prompt)
         config = dataclasses.replace(
@@ -104,7 +108,7 @@ class FakeEngine:
         return FakeRun(self, config, cancelled, [*self.references, *map(as_reference, documents)])
 
     def vocabulary(self) -> list[Piece]:
-        words = [*self.words, *WRONG]
+        words = [*self.words, *self.wrong]
         unique: dict[Piece, None] = {}
         for word in words:
             unique[_piece(word)] = None
@@ -138,7 +142,7 @@ class FakeRun:
         self.vocabulary = self.engine.vocabulary()
         index = {piece: i for i, piece in enumerate(self.vocabulary)}
         self.script = [index[_piece(word)] for word in self.engine.words]
-        self.wrong = [index[_piece(word)] for word in WRONG]
+        self.wrong = [index[_piece(word)] for word in self.engine.wrong]
         self.random = random.Random(f"{self.config.seed} {self.config.prompt}")
         self.warnings = self.engine.warnings
         self.words = {reference.name: words_of(reference) for reference in self.references}
@@ -157,7 +161,8 @@ class FakeRun:
         return self.vocabulary[token_id]
 
     def events(self) -> Iterator[Event]:
-        lanes: list[Lane] = ["speculative", "baseline"] if self.config.baseline else ["speculative"]
+        drafts: list[Lane] = [] if self.config.drafts == ("none",) else ["speculative"]
+        lanes: list[Lane] = [*drafts, "baseline"] if self.config.baseline or not drafts else drafts
         for event in self._race(lanes):
             for token_id in Trace(events=[event]).ids_used():
                 self.trace.pieces[token_id] = self.piece(token_id)
@@ -235,7 +240,7 @@ class FakeRun:
         time.sleep(self.engine.spec_s)
         lane: Lane = "speculative"
         room = self.config.max_new_tokens - self.tokens[lane] if not self.engine.endless else 99
-        gamma = 4 if self.config.draft_len == "auto" else int(self.config.draft_len)
+        gamma = self.config.draft_len if isinstance(self.config.draft_len, int) else 4
         gamma = min(gamma, room - 1)
         nodes, sites = self._draft(gamma)
         accepted = sum(node.verdict == "accepted" for node in nodes)

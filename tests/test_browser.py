@@ -13,6 +13,7 @@ from browser import Visit, serving
 from fake_engine import FakeEngine, recorded
 
 from specviz.trace import Piece
+from specviz.ui.journal import Journal
 from specviz.ui.recordings import Recording
 from specviz.view.figures import figures
 from specviz.view.payload import Feed
@@ -80,13 +81,13 @@ COUNT_UPDATES = """() => {
 
 
 def test_case_57_a_fast_engine_is_shown_whole_with_bounded_updates(visit):
-    engine = FakeEngine(base_s=0.002, spec_s=0.004)
+    engine = FakeEngine(base_s=0.002, spec_s=0.004, num_tokens=2000)
     with serving(engine) as served:
         guest = visit(served).open()
         guest.page.evaluate(COUNT_UPDATES)
-        guest.page.get_by_label("number input for New tokens, at most").fill("1024")
+        guest.page.get_by_label("number input for Draft length γ").fill("5")
         guest.run(Prompt="fast").finish()
-        assert guest.ask("v.run.steps.baseline.length") == 1024
+        assert guest.ask("v.run.steps.baseline.length") == 2000
         updates = guest.page.evaluate("window.svBytes")
         span = (updates[-1][0] - updates[0][0]) / 1000
         assert span > 2
@@ -266,17 +267,19 @@ def copied(guest, lane="baseline"):
 
 def test_case_44_spaces_and_newlines_have_width_and_marks_and_are_copied_as_themselves(visit):
     words = ["    ", "x", "\n\n", "\t"]
-    with serving(FakeEngine(words=words, agree=0.6)) as served:
+    wrong = [" ", "\n", "  ", "\t\t", "\n\n\n"]
+    with serving(FakeEngine(words=words, wrong=wrong, agree=0.6)) as served:
         guest = visit(served).open().run(Prompt="x").finish()
         guest.ask("v.transport.toEnd()")
         guest.page.get_by_label("spaces", exact=True).check()
         chips = guest.page.evaluate(
             "[...document.querySelectorAll('.sv-lane.speculative .g:not([hidden]) > .c')].map((c) => "
-            "[c.textContent, c.getBoundingClientRect().width, c.querySelectorAll('.m').length])"
+            "[c.textContent, c.getBoundingClientRect().width, c.querySelectorAll('.m').length, c.classList[1]])"
         )
         blank = [chip for chip in chips if chip[0].strip() == ""]
         assert len(blank) > 10
-        assert all(width > 4 and marks for _, width, marks in blank)
+        assert all(width > 4 and marks for _, width, marks, _ in blank)
+        assert {"accepted", "rejected", "corrected"} <= {kind for *_, kind in blank}
         text = copied(guest)
         assert text.startswith("    x\n\n\t    x\n\n\t")
         assert set(text) == {" ", "x", "\n", "\t"}
@@ -306,7 +309,7 @@ def test_case_50_right_to_left_and_broken_characters_stay_in_token_order(visit):
         whole = "a" + shalom + " e\u0301\u202eabc🔥 z"
         assert copied(guest).startswith(whole)
         boxes = guest.page.evaluate(
-            "[...document.querySelectorAll('.sv-lane.speculative .g:not([hidden]) > .c')].slice(0, 7)"
+            "[...document.querySelectorAll('.sv-lane.speculative .g:not([hidden]) > .c')].slice(0, 8)"
             ".map((c) => { const b = c.getBoundingClientRect(); return [b.top, b.left]; })"
         )
         assert boxes == sorted(boxes)
@@ -316,12 +319,19 @@ def test_case_50_right_to_left_and_broken_characters_stay_in_token_order(visit):
 
 
 @pytest.mark.parametrize("phase", ["prompt pass", "both lanes", "baseline"])
-def test_case_51_stop_frees_the_engine_and_keeps_what_was_made(visit, phase):
+def test_case_51_stop_frees_the_engine_and_keeps_what_was_made(visit, phase, monkeypatch):
     slow = {
         "prompt pass": {"prefill_s": 1.0, "base_s": 0.1, "spec_s": 0.1},
         "both lanes": {"base_s": 0.2, "spec_s": 0.2},
     }
     engine = FakeEngine(endless=True, **slow.get(phase, {"base_s": 0.15, "spec_s": 0.15}))
+    at = []
+
+    def stop(journal, ticket, wanted=Journal.stop):
+        at.append(engine.passes)
+        return wanted(journal, ticket)
+
+    monkeypatch.setattr(Journal, "stop", stop)
     with serving(engine) as served:
         guest = visit(served).open()
         if phase == "baseline":
@@ -333,6 +343,7 @@ def test_case_51_stop_frees_the_engine_and_keeps_what_was_made(visit, phase):
         passes = engine.passes
         guest.page.wait_for_timeout(1000)
         assert engine.passes == passes
+        assert passes <= at[0] + 2, "a pass for each lane, from the moment that the server hears of it"
         assert "Stopped by you" in guest.ask("v.run.note")
         if phase != "prompt pass":
             assert guest.ask("v.run.course.length") > 4
@@ -340,6 +351,21 @@ def test_case_51_stop_frees_the_engine_and_keeps_what_was_made(visit, phase):
         guest.run(Prompt="and again").finish()
         assert guest.ask("v.run.phase") == "done"
         assert len(engine.configs) == 2
+
+
+def test_without_a_draft_no_verdict_and_no_speedup_is_claimed(steady, visit):
+    guest = visit(steady).open()
+    guest.page.get_by_label("none", exact=True).check()
+    guest.run(Prompt="alone").finish()
+    guest.until("v.status.textContent.includes('128 tokens')")
+    assert guest.page.inner_text(".sv-big") == "Speedup n/a: no draft in this run"
+    assert guest.page.inner_text(".sv-verdict").startswith("There was no draft in this run")
+    assert "Both lanes" not in guest.page.inner_text(".sv-small")
+    assert not guest.page.is_visible(".sv-lane.speculative")
+    assert guest.page.is_visible(".sv-lane.baseline")
+    guest.page.get_by_label("default draft", exact=True).check()
+    guest.run(Prompt="together").finish()
+    assert guest.page.is_visible(".sv-lane.speculative")
 
 
 def test_stop_while_waiting_takes_the_visitor_out_of_the_queue(visit):

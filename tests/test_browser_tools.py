@@ -42,7 +42,7 @@ def test_a_link_restores_every_setting_and_starts_nothing(served, visit):
     guest = visit().open()
     page = guest.page
     page.get_by_label("Prompt", exact=True).fill("Grüße & <b>mehr</b>?")
-    page.get_by_label("Seed", exact=True).fill("9007199254740993")
+    page.get_by_label("Seed", exact=True).fill("2147483647")
     page.get_by_label("number input for Temperature").fill("0.65")
     page.get_by_label("prompt lookup", exact=True).check()
     page.get_by_text("More settings").click()
@@ -58,7 +58,7 @@ def test_a_link_restores_every_setting_and_starts_nothing(served, visit):
     page = other.page
     page.wait_for_function("document.querySelector('#prompt textarea').value.startsWith('Gr')")
     assert page.get_by_label("Prompt", exact=True).input_value() == "Grüße & <b>mehr</b>?"
-    assert page.get_by_label("Seed", exact=True).input_value() == "9007199254740993"
+    assert page.get_by_label("Seed", exact=True).input_value() == "2147483647"
     assert page.get_by_label("number input for Temperature").input_value() == "0.65"
     assert page.get_by_label("prompt lookup", exact=True).is_checked()
     assert "the link has filled in the settings" in page.inner_text(".sv-source")
@@ -66,7 +66,7 @@ def test_a_link_restores_every_setting_and_starts_nothing(served, visit):
     assert len(served.engine.configs) == runs
     other.run().finish()
     config = served.engine.configs[-1]
-    assert (config.seed, config.temperature, config.top_k, config.raw) == (9007199254740993, 0.65, 40, True)
+    assert (config.seed, config.temperature, config.top_k, config.raw) == (2147483647, 0.65, 40, True)
     assert (config.drafts, config.dtype, config.prompt) == (("lookup",), "float32", "Grüße & <b>mehr</b>?")
 
 
@@ -144,12 +144,17 @@ def test_the_race_is_watched_with_the_keyboard_alone(visit):
     assert guest.ask("v.lanes.speculative.shown") == 2
     page.keyboard.press("ArrowLeft")
     assert guest.ask("v.lanes.speculative.shown") == 1
-    page.keyboard.press("x")
+    page.keyboard.press("Shift+X")
     assert "rejected" in page.inner_text(".sv-detail h3")
     page.keyboard.press("Shift+ArrowRight")
     assert guest.ask("v.pinned !== null")
     page.keyboard.press("]")
     assert page.locator(".sv-btn", has_text="1×").count() == 1
+    page.evaluate(
+        "document.activeElement.dispatchEvent("
+        "new KeyboardEvent('keydown', { key: ']', altKey: true, ctrlKey: true, bubbles: true }))"
+    )
+    assert page.locator(".sv-btn", has_text="2×").count() == 1
     page.keyboard.press("Space")
     guest.until("v.transport.playing")
     page.keyboard.press("Space")
@@ -201,8 +206,9 @@ CONTRASTS = """() => {
     return node ? getComputedStyle(node).backgroundColor : "rgb(255, 255, 255)";
   };
   const faults = [];
+  const kinds = ["accepted", "rejected", "corrected", "bonus", "untested"];
   const selectors = [".sv-big", ".sv-small", ".sv-source", ".sv-why", ".sv-hint", ".sv-card .label", "#run",
-    ".sv-tools .sv-btn", ...["accepted", "rejected", "corrected", "bonus"].map((kind) => `.sv-stream .${kind}`)];
+    ".sv-tools .sv-btn", ...kinds.map((kind) => `.sv-stream .${kind}`)];
   for (const selector of selectors) {
     const node = document.querySelector(selector);
     if (!node) { faults.push(`${selector} is missing`); continue; }
@@ -311,6 +317,37 @@ def test_a_server_that_goes_away_is_told_and_what_has_come_stays(browser):
     guest.close()
 
 
+def test_a_run_that_the_server_has_forgotten_is_given_up(browser):
+    engine = FakeEngine(endless=True, base_s=0.05, spec_s=0.05)
+    with serving(engine) as page:
+        guest = Visit(browser, page.url).open().run()
+        guest.until("v.run.course.length > 5")
+        guest.ask("v.fill({ run: v.run.id, from: 0, to: 9 })")
+        assert guest.ask("v.run.live")
+        guest.ask("void (v.run.id = '0'.repeat(32))")
+        guest.ask("v.fill({ run: v.run.id, from: 0, to: 9 })")
+        assert "no longer knows this run" in guest.page.inner_text(".sv-alert")
+        assert not guest.ask("v.run.live")
+        guest.page.click("#stop")
+        guest.close()
+
+
+def test_a_lane_stays_where_the_visitor_reads(visit):
+    guest = visit(reduced_motion="reduce").open()
+    guest.ask("v.transport.seek(0)")
+    bottom = "(s) => s.scrollHeight - s.scrollTop - s.clientHeight"
+    stream = guest.page.locator(".sv-lane.speculative .sv-stream")
+    guest.ask("v.transport.seek(v.run.duration * 0.8)")
+    assert stream.evaluate(bottom) < 2
+    stream.evaluate("(s) => { s.scrollTop = 0; }")
+    guest.until("!v.lanes.speculative.following")
+    guest.ask("v.transport.toEnd()")
+    assert stream.evaluate("(s) => s.scrollTop") == 0
+    assert stream.evaluate(bottom) > 24
+    stream.evaluate("(s) => { s.scrollTop = s.scrollHeight; }")
+    guest.until("v.lanes.speculative.following")
+
+
 def test_each_number_explains_itself_beside_it_one_at_a_time(visit):
     guest = visit(reduced_motion="reduce").open()
     marks, open_ones = guest.page.locator(".sv-info"), guest.page.locator(".sv-more:not([hidden])")
@@ -318,6 +355,10 @@ def test_each_number_explains_itself_beside_it_one_at_a_time(visit):
     for index in range(marks.count()):
         marks.nth(index).click()
         assert open_ones.count() == 1
+        values = guest.page.inner_text(".sv-more:not([hidden]) .values")
+        assert "=" in values
+        assert "n/a" not in values.partition("=")[0]
+        assert marks.nth(index).bounding_box()["width"] >= 24
         box = open_ones.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 1280

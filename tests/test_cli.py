@@ -1,6 +1,7 @@
 """The command line, over a scripted engine: what it prints, refuses, keeps and returns."""
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -114,8 +115,11 @@ def refused(capsys, code):
         (["index", "."], "--out"),
         (["index", ".", "--out", "corpus.txt"], "must end in .sv"),
         (["index", ".", "--out", "/nowhere/corpus.sv"], "--out"),
-        (["distill", "--minutes", "soon"], "--minutes"),
-        (["distill", "--kind", "huge"], "huge"),
+        (["bench", "--by-category", "--limit-per-category", "0", "--drafts", "lookup"], "--limit-per-category 0"),
+        (["bench", "--by-category", "--drafts", ","], "no draft"),
+        (["distill", "--out", "new", "--minutes", "soon"], "--minutes"),
+        (["distill", "--out", "new", "--kind", "huge"], "huge"),
+        (["distill", "--kind", "tiny"], "--out"),
         (["models", "--yaml"], "--yaml"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
@@ -189,7 +193,7 @@ def test_without_options_the_defaults_are_those_of_the_settings():
     engine = FakeEngine()
     run("--max-new-tokens", "2", engine=engine)
     given = engine.configs[0]
-    assert (given.draft_len, given.temperature, given.baseline, given.numerics) == (4, 0.0, True, "exact")
+    assert (given.draft_len, given.temperature, given.baseline, given.numerics) == (None, 0.0, True, "exact")
 
 
 # JSON
@@ -655,3 +659,18 @@ def test_a_draft_that_cannot_be_had_is_one_line_although_the_target_was_loaded()
 def test_a_target_or_device_that_cannot_be_had_is_one_line(capsys, words, says):
     code = main(["run", "--prompt", "a", *words.split()])
     assert says in refused(capsys, code)
+
+
+def test_a_full_disk_under_the_output_is_one_line(capsys, monkeypatch):
+    def full(*_args, **_more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys.stdout, "write", full)
+    assert main(["models"]) == 1
+    monkeypatch.undo()
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_closed_output_swallows_what_it_is_given(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["run", "--prompt", "x", "--json"], prepare=FakeEngine().prepare) == 0

@@ -11,7 +11,7 @@ from specviz.errors import ConfigError
 
 LEGAL = {
     "prompt": ["", "x" * MAX_PROMPT_CHARS],
-    "draft_len": [1, 4, MAX_DRAFT_LEN, "auto"],
+    "draft_len": [1, 4, MAX_DRAFT_LEN, "auto", None],
     "temperature": [0, 0.0, 0.01, 1, 10.0],
     "top_k": [0, 1, 1_000_000],
     "top_p": [1e-9, 0.5, 1, 1.0],
@@ -25,8 +25,8 @@ LEGAL = {
 }
 ILLEGAL = {
     "prompt": ["x" * (MAX_PROMPT_CHARS + 1)],
-    "draft_len": [0, -1, MAX_DRAFT_LEN + 1, 2.0, "4", "Auto", None, True],
-    "temperature": [-0.1, 10.1, math.nan, math.inf, -math.inf, "1", None, True, 10**400],
+    "draft_len": [0, -1, MAX_DRAFT_LEN + 1, 2.0, "4", "Auto", True],
+    "temperature": [-0.1, 10.1, math.nan, math.inf, -math.inf, "1", None, True, 10**400, 1e-40, 0.0009],
     "top_k": [-1, 1_000_001, 2.0, False],
     "top_p": [0, 0.0, -0.1, 1.1, math.nan],
     "repetition_penalty": [0, 0.09, 10.1, math.nan, math.inf],

@@ -6,6 +6,7 @@ positions and clocks add up. Case numbers are those of the project's list of fau
 
 import pytest
 import torch
+from count_makers import counted_source
 from odds import law, law_of_text, variation
 from toys import (
     P9,
@@ -38,6 +39,7 @@ from specviz.decode import Surroundings, autoregress, race, speculate
 from specviz.drafts import model as draft_model
 from specviz.drafts.cascade import Cascade
 from specviz.drafts.merge import MergedDraft
+from specviz.drafts.mix import GUESSERS
 from specviz.drafts.model import ModelDraft
 from specviz.drafts.retrieval import Retrieval, prompt_lookup
 from specviz.drafts.retrieval.fixed import FixedTexts
@@ -280,6 +282,17 @@ def test_case_32_no_shape_of_the_tree_changes_the_text(tiny, family, width, dept
     assert said(trace) == plain_greedy(tiny, P9, 16)
 
 
+@pytest.mark.parametrize("kind", GUESSERS)
+@pytest.mark.parametrize("name", ["self", "noisy .005", "noisy .01"])
+@pytest.mark.parametrize("prompt", [(31,), P9], ids=["one token", "P9"])
+@pytest.mark.parametrize("draft_len", [1, 2, 5, 8, 16])
+def test_case_1_no_draft_without_a_model_changes_the_text(tiny, family, greedy, kind, name, prompt, draft_len):
+    source = counted_source(kind, family[name], [P9, (31,), (5, 6)])
+    trace = play(tiny, source, prompt, draft_len=draft_len, max_new_tokens=30)
+    assert said(trace) == greedy[prompt]
+    assert summarize(trace).accepted > 0
+
+
 def test_trees_in_a_sliding_window_are_right_too():
     target = mistral()
     trace = play(target, Bushy(noisy(target, 0.01), 2, 3), draft_len=14)
@@ -388,6 +401,10 @@ SOURCES = {
     "a copy and a model": lambda: MergedDraft([prompt_lookup(1), ModelDraft(spoken(DRAFT_ROWS))]),
     "a wider draft": lambda: ModelDraft(spoken(lambda context: (*DRAFT_ROWS(context), 5.0))),
     "a narrower draft": lambda: ModelDraft(spoken(rows_by_last((0.2, 0.3, 0.5)))),
+    **{kind: lambda kind=kind: counted_source(kind, spoken(DRAFT_ROWS), [(0, 1), (1, 0)]) for kind in GUESSERS},
+    "a mix and a model": lambda: MergedDraft(
+        [counted_source("mix", spoken(OTHER_ROWS), [(1, 0)]), ModelDraft(spoken(DRAFT_ROWS))]
+    ),
 }
 
 
@@ -514,7 +531,7 @@ def test_case_20_padded_vocabularies_run_and_no_padding_is_drafted(ours, theirs,
 # What a model does wrong.
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("drafting", [False, True])
 def test_case_14_a_target_that_breaks_ends_the_run_and_what_was_made_stays(bad, temperature, drafting):
@@ -546,7 +563,8 @@ def test_case_14_a_draft_that_breaks_ends_the_run_by_its_name_and_leaves_no_nan(
     nan = float("nan")
     draft = scripted(lambda context: [nan] * 4 if len(context) > 5 else [0.0, 1.0, 0.0, 0.0], name="SICK")
     trace = play(table((0.2, 0.4, 0.2, 0.2)), ModelDraft(draft), [0], temperature=temperature)
-    assert "SICK returned NaN" in trace.finished("speculative").message
+    step = len(trace.steps("speculative")) + 1
+    assert f"SICK returned NaN or infinite logits in step {step};" in trace.finished("speculative").message
     assert said(trace)
 
 
@@ -620,7 +638,19 @@ def test_auto_begins_with_4_and_grows_while_drafts_are_cheap_and_right():
     chosen = lengths(auto_trace(0.001, num=80))
     assert chosen[0] == 4
     assert chosen[1] > 4
-    assert chosen == lengths(auto_trace(0.001, num=80)), "it starts afresh with each run"
+
+
+def test_case_28_auto_starts_afresh_with_each_run_of_the_same_draft():
+    """What a first run learnt (drafts are cheap and right) must not show in the next one's first lengths."""
+    clock = FakeClock()
+    target = clock.ticking(table((0.0, 1.0, 0.0)), 0.1)
+    source = ModelDraft(clock.ticking(table((0.0, 1.0, 0.0)), 0.001))
+    runs = [
+        lengths(play(target, source, [0], around={"clock": clock}, draft_len="auto", max_new_tokens=80))
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[1][0] == 4
 
 
 def test_auto_gives_up_drafts_that_do_not_pay_and_tries_again_every_16th_step():

@@ -14,14 +14,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from specviz.distill import DistillSettings, distill
 from specviz.distill.chats import HELD_OUT_EVERY, TEMPERATURES, Limits, Planner, read_template
+from specviz.distill.counting import count as count_chats
 from specviz.distill.generate import Writer
 from specviz.distill.job import check_memory
+from specviz.distill.kinds import ngram as ngram_kind
 from specviz.distill.loss import Labels, choose_classes, soft_shares, top_and_tail
 from specviz.distill.measure import agreement
 from specviz.distill.settings import read_prompts
 from specviz.distill.store import TOP, Chat, finished, read_chats, write_shard
 from specviz.distill.student import build, tiny_config
 from specviz.distill.teacher import Candidates, Teacher, candidates, draw
+from specviz.drafts.ngram import FILE_NAME, NgramTable
 from specviz.errors import ConfigError, ContextError, ModelError
 
 TEMPLATE = (
@@ -225,7 +228,7 @@ def test_agreement_and_what_it_is_worth():
     found = agreement(Parrot(), [chat], draft_len=2)
     # of 2 3 4 9 5 6 the parrot says 2 3 4 and 6; passes: 2 3 4 | 9 | 5 | 6
     assert found.rate == pytest.approx(4 / 6)
-    assert found.tokens_per_pass == pytest.approx(6 / 4)
+    assert found.replays == (("chains of 2", pytest.approx(6 / 4)),)
     assert (found.num_positions, found.num_chats) == (6, 1)
 
 
@@ -256,6 +259,46 @@ def test_a_job_leaves_a_draft_that_transformers_reads_and_a_card(target, tokeniz
     assert not (given.out / "checkpoint.pt").exists()
     with pytest.raises(ConfigError, match="finished draft"):
         distill(given, loader=lambda _: (make_target(), tokenizer))
+
+
+def test_a_job_for_counts_leaves_their_file_the_same_each_time_and_a_card(tokenizer, tmp_path):
+    reports = []
+    given = [settings(tmp_path, kind="ngram", data_tokens=1500, out=tmp_path / name) for name in ("one", "two")]
+    results = [
+        distill(each, progress=reports.append, loader=lambda _: (make_target(), tokenizer)) for each in given
+    ]
+    first, second = ((each.out / FILE_NAME).read_bytes() for each in given)
+    assert first == second
+    table = NgramTable.open(given[0].out / FILE_NAME)
+    table.check_tokens(tokenizer, VOCAB, "toy")
+    measured = results[0].agreement
+    assert 0 < measured.rate < 1
+    assert measured.num_chats > 0
+    assert dict(measured.replays)["mix, 8 nodes"] >= 1
+    assert {report.stage for report in reports} == {"load", "data", "train", "measure", "done"}
+    card = (given[0].out / "README.md").read_text()
+    for expected in (
+        f"{len(table.ids):,} probabilities behind {len(table.keys):,} contexts",
+        f"| bytes | {len(first):,} |",
+        f"{measured.rate:.3f} of {measured.num_positions:,} positions",
+        "with mix, 8 nodes",
+        "library_name: specviz",
+        "--kind ngram",
+    ):
+        assert expected in card
+
+
+def test_held_out_chats_are_not_counted(tokenizer, tmp_path, monkeypatch):
+    counted = []
+    monkeypatch.setattr(
+        ngram_kind, "count", lambda chats, **more: counted.extend(chats) or count_chats(chats, **more)
+    )
+    given = settings(tmp_path, kind="ngram", data_tokens=1500)
+    distill(given, loader=lambda _: (make_target(), tokenizer))
+    folder = next((tmp_path / "cache").iterdir())
+    held_out = {chat.index for chat in read_chats(folder) if chat.held_out}
+    assert held_out
+    assert not held_out & {chat.index for chat in counted}
 
 
 def test_a_job_killed_in_training_goes_on_where_it_was(tokenizer, tmp_path):

@@ -1,20 +1,23 @@
 """Draft sources by themselves: what they propose, what they keep, and how a length is chosen."""
 
+import random
+import statistics
+
 import pytest
 import torch
 from toys import P9, Bushy, Copies, fresh_cache, plain_greedy, play, said, scripted, settings, table
-from trace_makers import chain_step
+from trace_makers import chain_step, node, step
 
 from specviz.config import MAX_DRAFT_LEN, RetrievalSettings
 from specviz.drafts import Observation
 from specviz.drafts.cascade import Cascade
 from specviz.drafts.length import FIRST_LEN, PROBE_EVERY, AutoLength, FixedLength
-from specviz.drafts.merge import MergedDraft, shared
+from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
 from specviz.drafts.retrieval import Retrieval, prompt_lookup
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.sampling import Sampler
-from specviz.theory import best_draft_len
+from specviz.theory import best_draft_len, measured_verify_ratio, speedup_factor
 from specviz.verify import TokenTree
 
 
@@ -157,21 +160,6 @@ def test_a_merge_shares_the_budget_out_before_anything_is_drawn(budget, shares):
     assert tuple(proposers.count(i) for i in range(3)) == shares
 
 
-@pytest.mark.parametrize(
-    ("budget", "limits", "shares"),
-    [
-        (32, (4, 32, 4), (4, 24, 4)),
-        (32, (32, 4), (28, 4)),
-        (6, (32, 4), (3, 3)),
-        (5, (32, 32), (3, 2)),
-        (1, (4, 32), (1, 0)),
-        (9, (1, 2, 3), (1, 2, 3)),
-    ],
-)
-def test_a_budget_is_shared_as_equally_as_limits_allow(budget, limits, shares):
-    assert shared(budget, limits) == list(shares)
-
-
 def test_copies_have_a_length_of_their_own_beside_a_model_that_drafts(tiny, family):
     text = [*P9, *plain_greedy(tiny, P9, 24)]
     for beside, copied in ((Cascade, 9), (MergedDraft, 9 - 2)):
@@ -220,14 +208,46 @@ def test_the_toy_trees_have_the_shape_they_are_asked_for(tiny):
 # Lengths.
 
 
-def learn(policy, drafted, accepted, draft_s, verify_s=0.1, times=1):
+FLAT = [(1, 0.1), (64, 0.1)]
+RISING = [(1, 0.1), (4, 0.11), (8, 0.14), (32, 0.3)]
+
+
+def learn(policy, drafted, accepted, draft_s, times=1):
     for index in range(times):
         policy.observe(
-            chain_step(index, drafted, accepted, draft_len=drafted, draft_s=draft_s * drafted, verify_s=verify_s)
+            chain_step(index, drafted, accepted, draft_len=drafted, draft_s=draft_s * drafted, verify_s=0.1)
         )
 
 
-FLAT = [(1, 0.1), (64, 0.1)]
+def live(policy, accept, draft_s=0.0, pass_times=FLAT, num_steps=300, most=MAX_DRAFT_LEN):
+    """Run steps of the length that the policy asks for; `accept(length)` says which are accepted. All lengths."""
+    seconds = measured_verify_ratio(pass_times)
+    lengths = []
+    for index in range(num_steps):
+        lengths.append(length := policy.next_len())
+        verdicts = accept(min(length, most))
+        nodes = tuple(node(i, -1, 1, "accepted" if right else "rejected") for i, right in enumerate(verdicts))
+        spent_s = draft_s * len(nodes)
+        policy.observe(
+            step(index, nodes=nodes, draft_len=length, draft_s=spent_s, verify_s=0.1 * seconds(len(nodes)))
+        )
+    return lengths
+
+
+def chain_of(alpha, seed=0):
+    chance = random.Random(seed)
+
+    def accept(length):
+        num_right = next((i for i in range(length) if chance.random() >= alpha), length)
+        return [i < num_right for i in range(length)]
+
+    return accept
+
+
+def tree_of(shares, seed=0):
+    """Node i is accepted in a share of the steps, whatever became of the others."""
+    chance = random.Random(seed)
+    return lambda length: [chance.random() < share for share in shares[:length]]
 
 
 def test_a_fixed_length_stays():
@@ -241,22 +261,41 @@ def test_the_first_automatic_length_is_4_and_asking_changes_nothing():
     assert [policy.next_len() for _ in range(3)] == [FIRST_LEN] * 3 == [4, 4, 4]
 
 
+@pytest.mark.parametrize("pass_times", [FLAT, RISING], ids=["flat", "rising"])
+@pytest.mark.parametrize("alpha", [0.9, 0.8, 0.6, 0.4])
+@pytest.mark.parametrize("cost", [0.01, 0.05, 0.2])
+def test_on_chains_the_automatic_length_comes_close_to_the_best_that_theory_knows(pass_times, alpha, cost):
+    ratio = measured_verify_ratio(pass_times)
+    lengths = live(AutoLength(pass_times), chain_of(alpha), 0.1 * cost, pass_times)
+    found = statistics.mean(speedup_factor(alpha, length, cost, ratio) for length in lengths[100:])
+    _, best = best_draft_len(alpha, cost, MAX_DRAFT_LEN, ratio)
+    assert found > 0.93 * best
+
+
 @pytest.mark.parametrize(
-    ("accepted", "draft_s"), [(4, 0.001), (3, 0.01), (2, 0.01), (1, 0.01), (4, 0.05), (0, 0.05), (2, 0.2)]
+    "shares",
+    [[0.5, 0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05], [0.9] * 10 + [0.02] * 22, [0.3] + [0.01] * 20],
+    ids=len,
 )
-def test_the_automatic_length_is_the_best_one_for_what_was_seen(accepted, draft_s):
-    policy = AutoLength(FLAT)
-    learn(policy, 4, accepted, draft_s, times=50)
-    num_tested = 50 * min(4, accepted + 1)
-    alpha = (50 * accepted + 1) / (num_tested + 2)
-    assert policy.next_len() == best_draft_len(alpha, draft_s / 0.1, MAX_DRAFT_LEN, 1.0)[0]
+def test_on_trees_it_comes_close_to_the_best_budget_though_shares_are_no_powers(shares):
+    ratio = measured_verify_ratio(RISING)
+    lengths = live(AutoLength(RISING), tree_of(shares), 0.001, RISING)
+    rates = [(1 + sum(shares[:n])) / (ratio(n) + 0.01 * n) for n in range(len(shares) + 1)]
+    found = statistics.mean(rates[min(length, len(shares))] for length in lengths[100:])
+    assert found > 0.93 * max(rates)
+
+
+def test_a_source_that_drafts_less_than_it_may_is_charged_for_what_it_drafts():
+    """It is sure of 3 tokens and stops there, so a larger budget costs nothing."""
+    lengths = live(AutoLength(RISING), lambda length: [True] * length, 0.001, RISING, most=3)
+    assert min(lengths[1:]) >= 3
 
 
 def test_slow_blocks_shorten_what_pays():
-    cheap, dear = AutoLength(FLAT), AutoLength([(1, 0.1), (64, 3.2)])
-    for policy in (cheap, dear):
-        learn(policy, 4, 3, 0.01, times=20)
-    assert dear.next_len() < cheap.next_len()
+    cheap, dear = (
+        live(AutoLength(times), chain_of(0.8), 0.001, times)[-1] for times in (FLAT, [(1, 0.1), (64, 3.2)])
+    )
+    assert dear < cheap
 
 
 def test_off_it_probes_with_1_every_16_steps_and_comes_back_when_drafts_get_better():
@@ -271,10 +310,10 @@ def test_off_it_probes_with_1_every_16_steps_and_comes_back_when_drafts_get_bett
     assert policy.next_len() > 1
 
 
-def test_a_source_that_finds_nothing_is_asked_for_1_until_it_does():
+def test_a_source_that_finds_nothing_is_asked_again_as_at_first():
     policy = AutoLength(FLAT)
     policy.observe(chain_step(0, 0, 0, draft_len=4, verify_s=0.1))
-    assert policy.next_len() == 1
+    assert policy.next_len() == FIRST_LEN
 
 
 def test_without_measured_pass_times_every_block_is_taken_to_cost_one_pass():

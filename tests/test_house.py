@@ -19,7 +19,7 @@ ROWS = (
     (2, ("numerics", "models", "text", "runner", "drafts"), MODEL_LIBRARIES),
     (3, ("record", "decode", "run"), {"torch"}),
     (3, ("view",), set()),
-    (4, ("distill", "bench", "compare", "watch"), {*MODEL_LIBRARIES, "httpx"}),
+    (4, ("prompts", "distill", "bench", "compare", "watch"), {*MODEL_LIBRARIES, "httpx"}),
     (5, ("ui", "cli"), set()),
 )
 MORE_LIBRARIES = {

@@ -1,6 +1,7 @@
 """The catalog, what is refused and in which words, the registry, and shapes of the known families cut to size."""
 
 import json
+import os
 import threading
 import time
 
@@ -71,10 +72,38 @@ def test_every_name_of_the_catalog_is_there_once_and_says_whether_it_is_ready():
 
 
 def test_the_defaults_are_names_of_the_catalog():
-    for target in (catalog.default_target(), "smollm2-1.7b", "qwen2.5-7b", "some/thing"):
+    for target in (models.default_target(), "smollm2-1.7b", "qwen2.5-7b", "some/thing"):
         assert all(catalog.find(name) for name in catalog.default_drafts(target))
     assert catalog.default_drafts("some/thing") == ("lookup",)
     assert catalog.default_drafts("qwen2.5-7b") == ("qwen2.5-0.5b",)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+@pytest.mark.parametrize("gpu", [False, True])
+def test_the_large_target_is_the_default_only_where_a_gpu_and_the_hub_are_there(monkeypatch, gpu, answers):
+    def ask(repo):
+        if not answers:
+            raise ModelError(repo)
+
+    monkeypatch.setattr(source, "_cached", lambda _: None)
+    monkeypatch.setattr(source, "_require_hub", ask)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert models.default_target() == (catalog.LARGE if gpu and answers else catalog.EMBEDDED)
+
+
+@pytest.mark.parametrize("files", [["tokenizer.json"], ["config.json"], ["config.json", "model.safetensors"]])
+def test_a_local_copy_of_the_hub_counts_only_if_it_holds_a_whole_model(tmp_path, monkeypatch, files):
+    for file in files:
+        (tmp_path / file).touch()
+    monkeypatch.setattr(source.huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    assert source._cached("some/thing") == (tmp_path if len(files) == 2 else None)
+
+
+def test_a_model_that_reads_images_too_is_refused_in_one_sentence():
+    from transformers import Gemma3Config
+
+    with pytest.raises(ModelError, match="reads more than text"):
+        loading.check_decodable(Gemma3Config(), "seeing")
 
 
 def test_a_draft_whose_weights_are_not_bundled_is_passed_over_and_named_with_its_remedy(tmp_path, monkeypatch):
@@ -161,15 +190,15 @@ def test_padded_vocabularies_of_the_same_tokens_are_accepted():
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
-        ("cuda", "finds no CUDA"),
-        ("cuda:1", "finds no CUDA"),
+        ("cuda", "finds no such GPU"),
+        ("cuda:1", "finds no such GPU"),
         ("tpu!", "is none"),
         ("meta", "not supported"),
         ("", "is none"),
     ],
 )
 def test_a_device_that_is_not_there_is_refused(device, reason):
-    if "CUDA" in reason and torch.cuda.is_available():
+    if "GPU" in reason and torch.cuda.is_available():
         pytest.skip("this machine has one")
     with pytest.raises(ModelError, match=reason):
         models.load("anything", device=device)
@@ -438,3 +467,54 @@ def test_in_bfloat16_the_exact_attention_is_taken_where_it_computes_what_the_mod
     fast = wrap(build(CUT[name], dtype=torch.bfloat16), None, name=name, numerics="fast")
     assert fast.numerics == "fast"
     assert len(said(play(fast, ModelDraft(model), max_new_tokens=8))) == 8
+
+
+def test_a_folders_own_code_is_never_run_and_nobody_is_asked(tmp_path):
+    """Not even where somebody at the terminal would say yes."""
+    ran = tmp_path / "ran"
+    code = ["from transformers import PretrainedConfig", f"open({str(ran)!r}, 'w').close()"]
+    (tmp_path / "mine.py").write_text("\n".join([*code, "class Mine(PretrainedConfig): pass"]))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}})
+    )
+    with pytest.raises(ModelError, match="code from its own folder, which specviz never runs"):
+        models.load(str(tmp_path), dtype="float32")
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["~nobody-of-that-name", "~nobody-of-that-name/x", "x" * 5000, "a\0b", "", "a b/c"]
+)
+def test_names_that_can_be_nothing_are_refused_in_a_sentence(name):
+    with pytest.raises(ModelError, match="No model"):
+        source.require_known(name)
+
+
+def test_a_file_that_is_no_model_is_said_to_be_none(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ModelError, match=r"neither a folder nor a \.gguf file"):
+        source.folder_of(str(tmp_path / "notes.txt"))
+
+
+def test_two_gguf_files_of_one_name_size_and_time_are_two_models(tmp_path):
+    stamps = []
+    for byte in (b"a", b"b"):
+        file = tmp_path / "model.gguf"
+        file.write_bytes(bytes(5_000_000) + byte + bytes(2**14 - 1))
+        os.utime(file, (1, 1))
+        stamps.append(source._stamp(file))
+    assert stamps[0] != stamps[1]
+    again = tmp_path / "elsewhere.gguf"
+    again.write_bytes(file.read_bytes())
+    assert source._stamp(again) == stamps[1]
+
+
+def test_two_sets_of_rotary_factors_are_used_up_to_the_switch_only():
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 32, "rope_theta": 10000.0}
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "factor": 4.0}
+    shape = {**SHAPE, "max_position_embeddings": 128}
+    target = wrap(build(LlamaConfig(**shape, rope_parameters={**rope, **factors})), None, name="long")
+    assert target.context_len == 32
+    trace = play(target, ModelDraft(target), P9, draft_len=8, max_new_tokens=64)
+    assert trace.finished("speculative").reason == "context"
+    assert said(trace) == plain_greedy(target, P9, len(said(trace)))

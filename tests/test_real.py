@@ -14,11 +14,15 @@ from toys import play, said
 from specviz import decode, models
 from specviz.config import RetrievalSettings
 from specviz.drafts.cascade import Cascade
+from specviz.drafts.head_file import load_head
+from specviz.drafts.mix import GUESSERS, make_tree
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.ngram import NgramTable
 from specviz.drafts.retrieval import Retrieval, prompt_lookup
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.metrics import summarize
 from specviz.models import catalog, check_same_tokens
+from specviz.models.source import counts_of
 from specviz.runner import Runner, calibrate
 from specviz.runner.calibrate import blocks_equal_single_passes
 from specviz.sampling import one_hot
@@ -125,7 +129,7 @@ def decoded(target, source, prompt_ids, **more):
     patch = pytest.MonkeyPatch()
     with patch.context() as patched:
         patched.setattr(decode, "Runner", WatchedRunner)
-        trace = play(target, source, prompt_ids, max_new_tokens=NUM_NEW, ignore_eos=True, **more)
+        trace = play(target, source, prompt_ids, **{"max_new_tokens": NUM_NEW, "ignore_eos": True, **more})
     runner = WatchedRunner.last
     return trace, runner.cache.stored(range(runner.length))
 
@@ -161,14 +165,60 @@ def references(truth):
     return Retrieval("references", [FixedTexts.of({"said": text})], RetrievalSettings())
 
 
+def counted_draft(target, kind):
+    ready, reason = catalog.is_ready(catalog.find(kind))
+    if not ready:
+        pytest.skip(reason)
+    table = NgramTable.open(counts_of(kind).file)
+    table.check_tokens(target.tokenizer, target.vocab_size, target.name)
+    return make_tree(kind, table)
+
+
+def bundled_head(name, target):
+    ready, reason = catalog.is_ready(catalog.find(name))
+    if not ready:
+        pytest.skip(reason)
+    return load_head(catalog.BUNDLED_DRAFTS / name, name, target)
+
+
 SOURCES = {
+    **{kind: (lambda target, *_, kind=kind: counted_draft(target, kind), 12) for kind in GUESSERS},
     "lookup": (lambda *_: prompt_lookup(), 6),
+    "pruned": (lambda target, *_: bundled_head("pruned", target), 4),
+    "feature": (lambda target, *_: bundled_head("feature", target), 4),
     "tiny": (lambda target, *_: tiny_draft(target), 4),
     "references": (lambda _, __, truth: references(truth), 4),
     "cascade": (lambda target, __, truth: Cascade([references(truth[:48]), tiny_draft(target)], 2), 2),
     "chain": (lambda _, ids, truth: Knowing(truth, len(ids), width=1, sure=0.8), 7),
     "tree": (lambda _, ids, truth: Knowing(truth, len(ids), width=3, sure=0.8), 16),
 }
+
+
+@pytest.mark.parametrize("name", ["chain", "tree"])
+def test_on_two_threads_a_whole_run_is_bit_exact_too(target, name):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        prompt_ids = encode_prompt(target.tokenizer, PROMPTS[0], raw=False)
+        expected, stored = decoded(target, None, prompt_ids)
+        make, draft_len = SOURCES[name]
+        trace, ours = decoded(target, make(target, prompt_ids, said(expected)), prompt_ids, draft_len=draft_len)
+    finally:
+        torch.set_num_threads(before)
+    assert said(trace) == said(expected)
+    assert all(torch.equal(one, many) for one, many in zip(stored, ours, strict=True))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("prompt", ["T", "One two", "The rivers of Europe"])
+def test_a_text_of_a_few_tokens_is_bit_exact_too(target, prompt, width):
+    """Products with few keys go to other kernels than those with many, and a run passes from one to the other."""
+    prompt_ids = encode_prompt(target.tokenizer, prompt, raw=True)
+    expected, stored = decoded(target, None, prompt_ids, max_new_tokens=40)
+    knowing = Knowing(said(expected), len(prompt_ids), width=width, sure=0.8)
+    trace, ours = decoded(target, knowing, prompt_ids, max_new_tokens=40, draft_len=7 if width == 1 else 16)
+    assert said(trace) == said(expected)
+    assert all(torch.equal(one, many) for one, many in zip(stored, ours, strict=True))
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -326,7 +326,7 @@ def test_a_corpus_of_another_tokenizer_or_none_at_all(built):
 @pytest.fixture
 def makers(tiny):
     return Makers(
-        tokenizer=TOKENIZER,
+        target=toys.loaded(tiny.model, "TINY", tokenizer=TOKENIZER),
         settings=RetrievalSettings(),
         references=FixedTexts.of({"a": [1, 2, 3]}),
         load=lambda name: toys.loaded(tiny.model, name),

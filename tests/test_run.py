@@ -1,13 +1,17 @@
 """From settings to events, over model folders made here: names, prompts, seeds, and what is refused beforehand."""
 
+import dataclasses
+
 import pytest
+from count_makers import counted, spoken_chat
 from tokenizer_makers import byte_level
-from toys import noisy, plain_greedy, timeless, tiny
+from toys import P9, noisy, plain_greedy, timeless, tiny
 
 from specviz.config import RunConfig
+from specviz.drafts.ngram import FILE_NAME, tokenizer_stamp
 from specviz.errors import ConfigError, ContextError, ModelError
 from specviz.metrics import audit, summarize
-from specviz.models import loading
+from specviz.models import catalog, loading
 from specviz.run import prepare
 from specviz.trace import RunStarted, Trace
 
@@ -33,7 +37,14 @@ def folders(tmp_path_factory):
         model = target if name == "target" else noisy(target, 0.01)
         model.model.save_pretrained(place / name)
         tokenizer.save_pretrained(place / name)
-    return {name: str(place / name) for name in tokenizers}
+    named = {name: str(place / name) for name in tokenizers}
+    for name in ("target", "foreign"):
+        counts = counted([spoken_chat(target, prompt) for prompt in ((104,), P9)], VOCAB)
+        counts = dataclasses.replace(counts, stamp=tokenizer_stamp(tokenizers[name]))
+        (place / f"{name} counts").mkdir()
+        (place / f"{name} counts" / FILE_NAME).write_bytes(counts.to_bytes())
+        named |= {f"{name} counts": str(place / f"{name} counts"), f"{name} mix": f"mix:{place / name} counts"}
+    return named
 
 
 def prepared(folders, *drafts, **more):
@@ -52,14 +63,9 @@ def run(folders, *drafts, **more) -> Trace:
 
 
 DRAFTS = [
-    ("draft",),
-    ("lookup",),
-    ("none",),
-    ("target",),
-    ("blank",),
-    ("draft", "lookup"),
-    ("draft", "lookup", "target"),
-]
+    ("draft",), ("lookup",), ("none",), ("target",), ("blank",), ("draft", "lookup"),
+    ("draft", "lookup", "target"), ("target counts",), ("target mix",), ("target mix", "draft"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("drafts", DRAFTS, ids=" ".join)
@@ -82,6 +88,26 @@ def test_case_29_an_empty_prompt_without_a_start_token_is_refused_in_one_sentenc
 def test_a_prompt_beyond_the_context_is_refused_before_anything_runs(folders):
     with pytest.raises(ContextError, match=r"300 tokens.*at most 256"):
         prepared(folders, "draft", prompt="x" * 300)
+
+
+@pytest.mark.parametrize("draft", ["foreign counts", "foreign mix", "mix", "ngram"])
+def test_counts_of_another_tokenizer_are_refused_before_anything_runs(folders, draft):
+    if draft not in folders and not catalog.is_ready(catalog.find(draft))[0]:
+        pytest.skip("the bundled counts are not there")
+    with pytest.raises(ModelError, match=r"made with another tokenizer than that of .*\.$"):
+        prepared(folders, draft)
+
+
+def test_a_folder_of_counts_that_is_not_there_is_refused_by_its_name(folders):
+    with pytest.raises(ModelError, match=r"No counts at '/nowhere/ngram.safetensors'"):
+        prepared(folders, "recycle:/nowhere")
+
+
+def test_the_draft_length_that_nobody_named_suits_the_draft(folders):
+    assert prepared(folders, "draft").config.draft_len == 4
+    assert prepared(folders, "target counts", "lookup").config.draft_len == 4
+    assert prepared(folders, "target mix", draft_len=7).config.draft_len == 7
+    assert catalog.default_draft_len(("tiny", "mix")) == catalog.find("mix").draft_len > 4
 
 
 def test_a_draft_with_other_ids_is_refused_before_anything_runs(folders):
@@ -159,3 +185,32 @@ def test_progress_is_told_in_sentences_and_only_while_something_takes_long(folde
     loading._REGISTRY.clear()
     prepare(config, progress=lambda text, _: told.append(text))
     assert [text.split()[0] for text in told] == ["Loading", "Measuring", "Loading", "Measuring"]
+
+
+def test_a_misspelt_draft_is_refused_before_the_target_is_loaded(folders):
+    loading._REGISTRY.clear()
+    with pytest.raises(ModelError, match="No model 'lokup'"):
+        prepared(folders, "lokup")
+    assert not loading._REGISTRY
+
+
+@pytest.mark.parametrize("sick", ["target", "draft"])
+def test_case_14_a_lane_that_breaks_ends_the_run_and_the_other_lane_keeps_what_it_made(folders, sick):
+    made = prepared(folders, "draft", max_new_tokens=64)
+    model = next(loaded.model for key, loaded in loading._REGISTRY.items() if key[0] == folders[sick])
+    head, calls = model.lm_head, []
+
+    def breaks_at_the_sixth_call(module, _args, output):
+        calls.append(module)
+        return output * float("nan") if len(calls) > 5 else output
+
+    hook = head.register_forward_hook(breaks_at_the_sixth_call)
+    try:
+        events = list(made.events())
+    finally:
+        hook.remove()
+    ends = {event.lane: event for event in events if hasattr(event, "reason")}
+    assert sorted(end.reason for end in ends.values()) == ["cancelled", "error"]
+    assert all(end.num_tokens < 64 for end in ends.values())
+    assert audit(made.trace) == []
+    assert len(run(folders, "draft").token_ids("speculative")) == 16, "the next run works"

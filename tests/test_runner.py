@@ -15,7 +15,7 @@ from transformers import (
 
 from specviz.errors import ModelError
 from specviz.models import wrap
-from specviz.numerics import EXACT_ATTENTION
+from specviz.numerics import EXACT_ATTENTION, exact_attention
 from specviz.runner import Runner, calibrate
 from specviz.runner.cache import TreeCache
 from specviz.runner.calibrate import BLOCK_SIZES, blocks_equal_single_passes
@@ -117,6 +117,30 @@ def test_case_30_in_bfloat16_a_block_equals_its_own_single_passes_bit_for_bit(co
         slots = [*range(len(P9)), *(len(P9) + row for row in path)]
         pairs = zip(alone.cache.stored(range(len(slots))), together.cache.stored(slots), strict=True)
         assert all(torch.equal(one, many) for one, many in pairs)
+
+
+@pytest.mark.parametrize("num_kv", [1, 3])
+def test_exact_attention_gives_a_row_the_same_bits_alone_and_scattered_in_a_tree(num_kv):
+    """Rounding to bfloat16 hides most differences; half a million numbers do not all hide float32 sums."""
+    generator = torch.Generator().manual_seed(2)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator).bfloat16()
+
+    heads, dim, prefix, width = 3 * num_kv, 64, 300, 40
+    query, key, value = normal(1, heads, width, dim), normal(1, num_kv, 400, dim), normal(1, num_kv, 400, dim)
+    key, value = key.float(), value.double()
+    slots = [
+        torch.arange(prefix).tolist() + sorted({*range(prefix + row % 3, prefix + row, 3), prefix + row})
+        for row in range(width)
+    ]
+    mask = torch.full((1, 1, width, 400), -torch.inf)
+    for row, own in enumerate(slots):
+        mask[0, 0, row, own] = 0
+    block, _ = exact_attention(None, query, key, value, mask)
+    for row, own in enumerate(slots):
+        alone, _ = exact_attention(None, query[:, :, [row]], key[:, :, own], value[:, :, own], None)
+        assert torch.equal(alone[0, 0], block[0, row])
 
 
 def test_the_probe_tells_exact_from_rounded():

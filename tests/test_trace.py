@@ -10,7 +10,7 @@ from trace_makers import chain_step, finished, make_trace, node, sampled_trace, 
 from specviz import trace as trace_module
 from specviz.errors import SpecvizError, TraceError
 from specviz.metrics import Tally, audit, summarize
-from specviz.trace import ROOT, Piece, Trace, event_from_json, event_to_json
+from specviz.trace import MAX_NODES, ROOT, Piece, Trace, event_from_json, event_to_json
 
 EVENTS = (started(), chain_step(0, 4, 2), started("baseline"), step(lane="baseline"), finished(num_tokens=3))
 
@@ -242,3 +242,9 @@ def test_a_hostile_but_well_formed_trace_breaks_no_number():
     assert summarize(again).tokens_per_s is None
     assert audit(again)
     Tally().add(dataclasses.replace(absurd, nodes=(node(1, ROOT, 1, "accepted", proposers=(77,)),)))
+
+
+def test_a_step_of_more_parts_than_any_run_makes_is_refused_before_it_costs_time():
+    many = step(0, nodes=(node(),), sites=(site(ROOT, *[trial()] * (MAX_NODES + 1)),))
+    with pytest.raises(TraceError, match=r"step 0 has more than .* trials"):
+        Trace.from_json(make_trace(started(), many).to_json())

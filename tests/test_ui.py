@@ -1,12 +1,16 @@
 """The page without a browser: settings, links, files, who may name what, the public endpoint, other processes."""
 
 import json
+import os
 import pickle
 import re
+import subprocess
 import sys
 import threading
 import time
 import types
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import gradio as gr
@@ -14,22 +18,26 @@ import httpx
 import pytest
 from browser import serving
 from fake_engine import FakeEngine, recorded
+from packaging.requirements import Requirement
+from packaging.version import Version
 from space_stand_in import StandIn
 
-from specviz.config import DTYPES, MAX_DRAFT_LEN, MAX_SEED, RunConfig
+from specviz.config import DTYPES, MAX_DRAFT_LEN, MAX_SEED, MIN_TEMPERATURE, RunConfig
 from specviz.errors import ConfigError, ModelError
 from specviz.run import prepare
 from specviz.trace import Trace, event_from_json
 from specviz.ui import controls, gpu, recordings
-from specviz.ui.journal import Journal
-from specviz.ui.keep import MAX_CHARS, Keep
+from specviz.ui.api import Api
+from specviz.ui.journal import MAX_RUNS, MAX_STOPS, Journal
+from specviz.ui.keep import MAX_CHARS, MAX_CHARS_OPEN, Keep
 from specviz.ui.links import Links
 from specviz.ui.offer import Offer
 from specviz.ui.page import DEFAULT_OFFER, build_app
 from specviz.ui.recordings import Recording
 from specviz.ui.runs import Runs
 from specviz.ui.serve import free_port
-from specviz.ui.settings import DEFAULTS, ITSELF, MAX_LINK_PROMPT, MOST_NEW_TOKENS, NAMES, to_config, to_query
+from specviz.ui.settings import DEFAULTS, ITSELF, MAX_LINK_CHARS, MOST_NEW_TOKENS, NAMES, to_config, to_query
+from specviz.ui.worker import BUG
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # gradio's and asyncio's own
@@ -121,7 +129,7 @@ def test_controls_become_a_config():
 EVERYTHING = {
     "prompt": "Ein Satz & noch <einer>? 100 %\n中文", "target": "bigger", "draft": "lookup", "target_name": "",
     "draft_name": "", "draft_len": 7, "auto": False, "temperature": 0.65, "max_new_tokens": 40,
-    "seed": "9007199254740993",
+    "seed": "2147483647",
     "top_k": 50, "top_p": 0.9, "repetition_penalty": 1.1, "min_new_tokens": 3, "stop": "a\nb", "ignore_eos": True,
     "raw": True, "baseline": False, "dtype": "float32", "numerics": "fast", "min_match": 3, "copy_len": 9,
     "copy_references": True, "copy_prompt": False, "copy_output": True,
@@ -133,11 +141,55 @@ def test_a_link_restores_every_setting():
 
     assert set(EVERYTHING) == set(NAMES)
     links = Links(OFFER)
-    query = dict(parse_qsl(links.make(*(EVERYTHING[name] for name in NAMES))))
+    query = dict(parse_qsl(links.make(*(EVERYTHING[name] for name in NAMES))[0]))
     assert links.values(query) == EVERYTHING
     plain = {**DEFAULTS, "prompt": "hello", "target": "big", "draft": "small"}
-    query = dict(parse_qsl(links.make(*(plain[name] for name in NAMES))))
+    query = dict(parse_qsl(links.make(*(plain[name] for name in NAMES))[0]))
     assert links.values(query) == plain
+
+
+@pytest.mark.parametrize(
+    "edge",
+    [
+        {"repetition_penalty": 3.0},
+        {"repetition_penalty": 0.1},
+        {"top_p": 0.005},
+        {"top_p": 1e-9},
+        {"temperature": MIN_TEMPERATURE},
+        {"top_k": 1_000_000},
+        {"seed": "0"},
+        {"stop": "\n".join("s" * 60 for _ in range(16))},
+        {"prompt": "長" * 800},
+    ],
+)
+def test_a_link_restores_what_is_legal_to_the_edge(edge):
+    from urllib.parse import parse_qsl
+
+    values = {**DEFAULTS, "target": "big", "draft": "small", **edge}
+    link, is_cut = Links(OFFER).make(*(values[name] for name in NAMES))
+    assert not is_cut
+    assert Links(OFFER).values(dict(parse_qsl(link))) == values
+    to_config(values)
+
+
+@pytest.mark.parametrize("text", ["x", "長", "a 長&"])
+def test_a_link_too_long_is_cut_in_its_texts_alone_and_says_so(text):
+    from urllib.parse import parse_qsl
+
+    values = {
+        **DEFAULTS,
+        "target": "big",
+        "draft": "small",
+        "prompt": text * 9000,
+        "stop": text * 9000,
+        "seed": "5",
+    }
+    link, is_cut = Links(OFFER).make(*(values[name] for name in NAMES))
+    assert is_cut
+    assert MAX_LINK_CHARS - 30 < len(link) <= MAX_LINK_CHARS
+    found = Links(OFFER).values(dict(parse_qsl(link)))
+    assert values["stop"].startswith(found["stop"])
+    assert found["seed"] == "5"
 
 
 @pytest.mark.parametrize(
@@ -146,6 +198,9 @@ def test_a_link_restores_every_setting():
         ({"temperature": "99"}, {"temperature": 2.0}),
         ({"temperature": "nan"}, {"temperature": 0.0}),
         ({"temperature": "inf"}, {"temperature": 2.0}),
+        ({"temperature": "0.0005"}, {"temperature": MIN_TEMPERATURE}),
+        ({"top_p": "0"}, {"top_p": 1.0}),
+        ({"repetition_penalty": "99"}, {"repetition_penalty": 10.0}),
         ({"max_new_tokens": "1e30"}, {"max_new_tokens": MOST_NEW_TOKENS}),
         ({"max_new_tokens": "-4"}, {"max_new_tokens": 1}),
         ({"min_new_tokens": "900", "max_new_tokens": "10"}, {"min_new_tokens": 10}),
@@ -157,7 +212,7 @@ def test_a_link_restores_every_setting():
         ({"draft": "../../etc"}, {"draft": "small"}),
         ({"dtype": "object"}, {"dtype": "auto"}),
         ({"auto": "yes"}, {"auto": False}),
-        ({"prompt": "x" * 100_000}, {"prompt": "x" * MAX_LINK_PROMPT}),
+        ({"prompt": "x" * 100_000}, {"prompt": "x" * MAX_LINK_CHARS}),
     ],
 )
 def test_what_a_link_says_is_clamped(query, expected):
@@ -221,16 +276,9 @@ def test_deltas_are_numbered_and_what_was_missed_can_be_asked_for():
     found = [json.loads(record.add(delta)) for delta in runs.deltas(record, {**DEFAULTS, "max_new_tokens": 12})]
     assert [delta["seq"] for delta in found] == list(range(len(found)))
     assert runs.missing({"run": "ab" * 16, "from": 1, "to": 2}) == found[1:3]
-    for nonsense in (
-        None,
-        7,
-        [],
-        {},
-        {"run": 3},
-        {"run": "ab" * 16, "from": "0", "to": 1},
-        {"run": "x", "from": 0, "to": 9},
-    ):
+    for nonsense in (None, 7, [], {}, {"run": 3}, {"run": "ab" * 16, "from": "0", "to": 1}):
         assert runs.missing(nonsense) == []
+    assert runs.missing({"run": "cd" * 16, "from": 0, "to": 9}) is None  # nobody knows that run any more
     assert len(runs.missing({"run": "ab" * 16, "from": 0, "to": 10**12})) == len(found)
 
 
@@ -257,6 +305,38 @@ def test_case_51_a_run_stopped_while_it_waits_ends_as_it_begins():
     assert runs.stop(ticket) is True
     record = runs.journal.open(ticket)
     assert [delta["phase"] for delta in runs.deltas(record, DEFAULTS)] == ["error"]
+
+
+def test_stops_of_runs_that_never_come_are_bounded_and_leave_no_file():
+    journal = Journal()
+    for number in range(3 * MAX_STOPS):
+        journal.stop(f"{number:032x}")
+    assert len(journal._stops) == MAX_STOPS
+    assert list(journal._folder.iterdir()) == []
+    record = journal.open(f"{3 * MAX_STOPS - 1:032x}")
+    assert record.stopped
+    record.close()
+    assert list(journal._folder.iterdir()) == []
+
+
+def test_refused_files_and_calls_take_no_place_from_the_runs_of_others():
+    runs = Runs(FakeEngine().prepare, names=OFFER.names)
+    record, _ = deltas(runs)
+    record.close()
+    for _ in range(2 * MAX_RUNS):
+        assert Keep(runs.journal).open_trace("no trace")["phase"] == "error"
+        with pytest.raises(gr.Error):
+            next(Api(runs).generate("x", target="org/evil"))
+    assert list(Api(runs).generate("x", max_new_tokens=4))[-1]["summary"]["tokens"] == 4
+    assert list(runs.journal._records) == [record.run]
+
+
+def test_a_call_is_bounded_as_the_page_is_where_models_are():
+    runs = Runs(FakeEngine().prepare, names=OFFER.names)
+    with pytest.raises(gr.Error, match="at most 1,024"):
+        next(Api(runs).generate("x", max_new_tokens=MOST_NEW_TOKENS + 1))
+    own = Api(Runs(FakeEngine().prepare)).generate("x", max_new_tokens=MOST_NEW_TOKENS + 1)
+    assert list(own)[-1]["summary"]["tokens"] == MOST_NEW_TOKENS + 1
 
 
 def test_case_54_runs_at_the_same_time_equal_their_solo_runs():
@@ -315,7 +395,7 @@ def test_the_longest_run_that_the_page_allows_can_be_opened_again():
     longest = {"max_new_tokens": MOST_NEW_TOKENS, "draft_len": MAX_DRAFT_LEN, "temperature": 1.0}
     for verdicts in ("rejected", "accepted"):
         text = recorded(FakeEngine(verdicts=verdicts), **longest).to_json()
-        assert 3 * len(text) < MAX_CHARS  # a real one has more digits
+        assert 3 * len(text) < MAX_CHARS_OPEN  # a real one has more digits
 
 
 def hostile_files():
@@ -347,6 +427,20 @@ def test_a_hostile_file_is_refused_with_one_sentence_and_no_bug(keep, caplog):
         assert "\n" not in delta["note"]
         assert not delta["events"]
     assert caplog.text == ""
+
+
+def test_one_file_is_read_at_a_time(keep, monkeypatch):
+    inside = []
+
+    def read(trace):
+        inside.append(keep.open_trace(trace.to_json()))
+        return []
+
+    monkeypatch.setattr("specviz.ui.keep.audit", read)
+    text = recorded(max_new_tokens=4).to_json()
+    assert keep.open_trace(text)["phase"] == "done"
+    assert [(delta["phase"], "try again" in delta["note"]) for delta in inside] == [("error", True)]
+    assert keep.open_trace(text)["phase"] == "done"
 
 
 def test_a_forged_trace_is_shown_with_a_warning(keep):
@@ -446,6 +540,21 @@ def test_case_53_a_client_that_cancels_or_goes_away_frees_the_engine():
         assert client.predict("again", max_new_tokens=4, api_name="/generate")["summary"]["tokens"] == 4
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_case_53_a_dropped_connection_frees_the_engine():
+    engine = FakeEngine(endless=True, base_s=0.05, spec_s=0.05)
+    with serving(engine) as served:
+        address = f"{served.url}gradio_api/call/v2/generate"
+        begun = httpx.post(address, json={"prompt": "hello"}, timeout=60).json()["event_id"]
+        with httpx.stream("GET", f"{served.url}gradio_api/call/generate/{begun}", timeout=60) as stream:
+            for _ in stream.iter_lines():
+                if engine.passes >= 5:
+                    break
+        at = engine.passes
+        stands_still(engine)
+        assert engine.passes <= at + 5 / engine.base_s, "five seconds of passes"
+
+
 def stands_still(engine, patience=50):
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
@@ -472,6 +581,7 @@ def test_case_55_whatever_crosses_to_another_process_can_be_pickled():
 
 @pytest.fixture(params=["fork", "spawn"])
 def spaces(monkeypatch, request):
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     stand_in = StandIn(request.param)
     monkeypatch.setitem(sys.modules, "spaces", stand_in)
     return stand_in
@@ -479,6 +589,7 @@ def spaces(monkeypatch, request):
 
 def test_case_55_the_real_worker_is_looked_up_by_name_on_the_far_side(monkeypatch):
     seen = []
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     lender = types.SimpleNamespace(GPU=lambda **_: seen.append)
     monkeypatch.setitem(sys.modules, "spaces", lender)
     Runs(prepare, gpu=gpu.decorator())
@@ -514,6 +625,15 @@ def test_on_a_space_stop_and_errors_cross_the_fork(spaces):
     assert (found["phase"], found["note"]) == ("error", "You have used up your GPU time for today.")
 
 
+def test_on_a_space_an_error_of_any_other_kind_ends_the_run_too(spaces, caplog):
+    runs = Runs(FakeEngine().prepare, gpu=gpu.decorator())
+    spaces.refusal = RuntimeError("secret address")
+    found = deltas(runs)[1][-1]
+    assert (found["phase"], found["note"]) == ("error", BUG)
+    assert list(runs.batches({"prompt": "x"}, runs.journal.open())) == [{"error": BUG}]
+    assert "secret address" in caplog.text
+
+
 def test_on_a_space_a_page_that_closes_ends_the_worker(spaces):
     runs = Runs(FakeEngine(endless=True, base_s=0.02, spec_s=0.02).prepare, gpu=gpu.decorator())
     record = runs.journal.open(session="s")
@@ -526,8 +646,35 @@ def test_on_a_space_a_page_that_closes_ends_the_worker(spaces):
 
 
 def test_without_the_package_nothing_is_wrapped(monkeypatch):
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     monkeypatch.setitem(sys.modules, "spaces", None)
     assert gpu.decorator() is None
+
+
+def test_on_a_space_with_a_machine_of_its_own_the_worker_runs_here(spaces, monkeypatch):
+    monkeypatch.delenv("SPACES_ZERO_GPU")
+    assert gpu.decorator() is None
+    assert not spaces.durations
+
+
+def test_where_the_gpu_is_lent_only_what_was_loaded_at_start_is_offered(monkeypatch):
+    loaded = []
+    monkeypatch.setattr("specviz.models.load", lambda name, **_: loaded.append(name))
+    left = gpu.load_at_start(OFFER)
+    assert loaded == ["big", "small"]
+    assert [name for _, name in left.targets] == ["big"]
+    assert [name for _, name in left.drafts] == ["small", "lookup", ITSELF]
+    counted = Offer((("big", "big"),), (("mix", "mix"), ("tiny", "tiny")), "big", "mix")
+    assert [name for _, name in gpu.load_at_start(counted).drafts] == ["mix"]
+    assert loaded[2:] == ["big"]
+
+
+def test_where_every_guess_has_to_be_right_a_gpu_takes_the_format_with_the_fewest_ties():
+    for on_gpu in (False, True):
+        found = controls.presets(replace(OFFER, on_gpu=on_gpu))
+        dtypes = {item["name"]: item["settings"].get("dtype") for item in found}
+        assert dtypes.pop("All accepted") == ("float32" if on_gpu else None)
+        assert set(dtypes.values()) == {None}
 
 
 @pytest.mark.parametrize(("tokens", "baseline"), [(1, True), (128, True), (8192, False)])
@@ -559,8 +706,26 @@ def test_case_60_the_space_builds_with_what_is_pinned():
     assert values["sdk_version"] == pin == gr.__version__
     assert (ROOT / values["app_file"]).is_file()
     assert values["sdk"] == "gradio"
-    assert values["python_version"].strip('"') >= "3.11"
+    assert Version(values["python_version"].strip('"')) >= Version("3.11")
     assert len(values["short_description"]) <= 60
+
+
+def test_case_60_what_is_installed_meets_the_requirements_and_a_spaces_torch_would_too():
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    assert {"gradio", "torch", "transformers"} <= {requirement.name for requirement in wanted}
+    for requirement in wanted:
+        assert requirement.specifier.contains(Version(version(requirement.name)).public), requirement
+    torch_range = next(requirement.specifier for requirement in wanted if requirement.name == "torch")
+    assert all(torch_range.contains(offered) for offered in ("2.8.0", "2.11.0"))
+
+
+@pytest.mark.parametrize("space", [False, True])
+def test_case_60_the_app_is_imported_with_no_gpu_and_no_helper_package(space):
+    code = "import sys; sys.modules['spaces'] = None; import app; assert callable(app.main)"
+    more = {"SPACE_ID": "someone/specviz"} if space else {}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **more}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment, timeout=300)
 
 
 def test_every_handler_gives_what_its_outputs_want():

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 from fake_engine import FakeEngine, recorded
 
+from specviz.config import MAX_DRAFT_LEN
 from specviz.metrics import audit, summarize
-from specviz.trace import Piece, RunStarted, Step, Trace
+from specviz.trace import Piece, RunFinished, RunStarted, Step, Trace
 from specviz.view.export import COLUMNS, steps_csv
 from specviz.view.figures import figures
 from specviz.view.numbers import definitions
@@ -101,7 +102,7 @@ def test_bytes_that_are_no_character_are_labelled():
 def test_settings_of_a_strange_trace_are_numbers_or_nothing(config):
     shown = start_of(Trace(config=config), "imported")["config"]
     assert isinstance(shown["prompt"], str)
-    assert shown["temperature"] == 0.0
+    assert shown["temperature"] is None
     assert shown["draft_len"] in (None, "auto")
     assert shown["max_new_tokens"] == 0
     assert shown["baseline"] is True
@@ -126,7 +127,9 @@ def test_numbers_have_names_of_their_own_and_fields_that_exist():
     assert (
         len({number["label"] for number in numbers}) == len({number["key"] for number in numbers}) == len(numbers)
     )
-    known = {*FIELDS, *(f"plain_{field}" for field in FIELDS), "race_speedup", "prefill_s"}
+    assert all("{" in number["values"] for number in numbers)
+    derived = {"cost_ratio", "verify_ratio"}  # by the page, from the rows of both lanes
+    known = {*derived, *FIELDS, *(f"plain_{field}" for field in FIELDS), "race_speedup", "prefill_s"}
     assert {number["field"] for number in numbers} <= known
 
 
@@ -148,6 +151,28 @@ def test_case_64_a_slow_down_is_not_clipped():
         tally.add(event)
     assert ending(tally)["speedup"] < 1
     assert ending(tally)["verdict"]["kind"] == "identical"
+
+
+def test_a_run_without_a_draft_is_not_compared_with_itself():
+    verdict = recorded_delta(recorded(drafts=("none",), max_new_tokens=20), "r", "recorded")["end"]["verdict"]
+    assert verdict["kind"] == "unknown"
+    assert "no draft" in verdict["text"]
+
+
+def test_who_opens_a_trace_is_not_told_to_have_stopped_it():
+    trace = recorded(max_new_tokens=20)
+    ends = [replace(e, reason="cancelled") if isinstance(e, RunFinished) else e for e in trace.events]
+    notes = [recorded_delta(replace(trace, events=ends), "r", s)["note"] for s in ("live", "imported")]
+    assert ["by you" in note for note in notes] == [True, False]
+
+
+def test_a_trace_that_names_no_temperature_is_not_called_identical_or_wrong():
+    trace = replace(recorded(max_new_tokens=20), config={})
+    assert recorded_delta(trace, "r", "imported")["end"]["verdict"]["kind"] == "unknown"
+
+
+def test_the_theory_goes_to_the_longest_draft_there_is():
+    assert recorded_delta(recorded(), "r", "recorded")["theory"]["draft_len"][-1] == MAX_DRAFT_LEN
 
 
 def differing(**of_target):

@@ -15,7 +15,6 @@ class Run {
     this.theory = null;
     this.pieces = new Map();
     this.started = {};
-    this.finished = {};
     this.copies = new Copies();
     this.steps = { speculative: [], baseline: [] };
     this.course = []; // all steps in the order they were decoded
@@ -49,8 +48,7 @@ class Run {
     this.copies.sources.push(...(delta.sources ?? []));
     for (const event of delta.events) {
       if (event.kind === "started") this.started[event.lane] = event;
-      else if (event.kind === "finished") this.finished[event.lane] = event;
-      else this.addStep(event);
+      else if (event.kind === "step") this.addStep(event);
     }
   }
 
@@ -95,7 +93,12 @@ class Run {
   }
 
   get greedy() {
-    return (this.start?.config?.temperature ?? 0) === 0;
+    return this.start?.config?.temperature === 0;
+  }
+
+  /** Decoded with no draft: both prompt passes come before any other pass, so this is known from the first one. */
+  get alone() {
+    return this.steps.baseline.length > 0 && !this.started.speculative && !this.steps.speculative.length;
   }
 
   get live() {

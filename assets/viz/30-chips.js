@@ -57,6 +57,6 @@ function inlineToken(run, chip) {
   return el("span", { class: "sv-inline" }, chipNode(run, chip));
 }
 
-function candidate(run, id) {
+function candidate(id) {
   return { id, kind: "plain" };
 }

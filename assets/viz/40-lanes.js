@@ -1,5 +1,7 @@
 // ---- The two lanes: tokens pass by pass, shown up to one lane time. ----
 
+const FOLLOW_PX = 24; // about a line: closer to the bottom than this is at the bottom
+
 class Lane {
   constructor(name, title, hint) {
     this.name = name;
@@ -16,7 +18,7 @@ class Lane {
     });
     this.root = el(
       "section",
-      { class: `sv-lane ${name}`, title: "" },
+      { class: `sv-lane ${name}`, "aria-label": title },
       el(
         "header",
         {},
@@ -28,6 +30,9 @@ class Lane {
       this.track,
       this.stream
     );
+    this.stream.addEventListener("scroll", () => {
+      this.following = this.stream.scrollHeight - this.stream.scrollTop - this.stream.clientHeight < FOLLOW_PX;
+    });
     this.clear();
   }
 
@@ -79,8 +84,9 @@ class Lane {
     );
   }
 
+  /** To the newest token, unless the visitor has scrolled away from it to read. */
   follow() {
-    this.stream.scrollTop = this.stream.scrollHeight;
+    if (this.following) this.stream.scrollTop = this.stream.scrollHeight;
   }
 
   tokenAt(node) {

@@ -57,7 +57,7 @@ function topList(run, name, hint, top, kind, chosen) {
     return el(
       "li",
       { class: id === chosen ? "chosen" : "" },
-      el("span", { class: "name" }, chipNode(run, candidate(run, id))),
+      el("span", { class: "name" }, chipNode(run, candidate(id))),
       el("span", { class: "barbox" }, bar),
       el("span", { class: "value", text: prob(probability) })
     );
@@ -120,7 +120,9 @@ function greedyFacts(step, chip) {
 function explain(run, step, chip) {
   const token = inlineToken(run, { ...chip, kind: "plain" });
   const final = step.chips.find((other) => other.node === undefined);
-  const finalToken = final ? inlineToken(run, final) : null;
+  const sibling = step.drafted.find((other) => other.parent === chip.parent && other.kind === "accepted");
+  const winner = sibling ?? final;
+  const finalToken = winner ? inlineToken(run, winner) : null;
   if (chip.kind === "rejected") return explainRejected(run, chip, token, finalToken);
   if (chip.kind === "accepted") return explainAccepted(run, chip, token);
   if (chip.kind === "untested") {
@@ -132,18 +134,22 @@ function explain(run, step, chip) {
       : [token, " takes the place of the rejected guess: drawn from what is left of p_target after q_draft is taken away. That keeps the text exactly the target's."];
   }
   if (chip.kind === "bonus") {
-    return [`All ${plural(step.drafted.length, "drafted token")} held, and the same pass also gave the target's distribution after them: `, token, " comes on top."];
+    return [`${plural(step.numAccepted, "drafted token")} held to the end of what was drafted there, and the same pass also gave the target's distribution after them: `, token, " comes on top."];
   }
   return ["One pass of the target, one token: ", token, run.greedy ? " is its best." : " was drawn from p_target."];
 }
 
 function explainRejected(run, chip, token, finalToken) {
-  const instead = finalToken ? [" It emits ", finalToken, " instead."] : [];
+  const instead = finalToken ? [" The text goes on with ", finalToken, " instead."] : [];
   if (run.greedy) {
-    return ["The draft guessed ", token, `, but at temperature 0 only the target's first choice is kept, and this is its choice number ${chip.rank.toLocaleString("en")}.`, ...instead];
+    const why = chip.rank === 1
+      ? "it ties with the target's first choice, and of equals the lower id goes first."
+      : `this is its choice number ${chip.rank.toLocaleString("en")}.`;
+    return ["The draft guessed ", token, `, but at temperature 0 only the target's first choice is kept, and ${why}`, ...instead];
   }
+  const target = chip.cur === chip.p ? `the target only ${prob(chip.cur)}` : `of the target's ${prob(chip.p)} only ${prob(chip.cur)} was left after another guess here had been rejected`;
   return [
-    "The draft gave ", token, ` a probability of ${prob(chip.q)}, the target only ${prob(chip.cur)}. So it is kept with probability ${prob(chip.cur)} ÷ ${prob(chip.q)} = ${prob(chip.a)}; the draw was ${prob(chip.u)}, not below that.`,
+    "The draft gave ", token, ` a probability of ${prob(chip.q)}, ${target}. So it is kept with probability ${prob(chip.cur)} ÷ ${prob(chip.q)} = ${prob(chip.a)}; the draw was ${prob(chip.u)}, not below that.`,
     ...instead,
   ];
 }

@@ -70,7 +70,7 @@ class Tools {
 
   buildLink() {
     this.address = el("textarea", { class: "sv-address", rows: "4", readonly: true, "aria-label": "Link", spellcheck: "false" });
-    this.cut = el("p", { text: "The prompt is longer than a link can hold: only its first part is in it." });
+    this.cut = el("p", { text: "The texts are longer than a link can hold: only a first part is in it." });
     this.copied = el("span", { class: "sv-dim", role: "status" });
     const copy = el("button", { type: "button", class: "sv-btn wide", text: "Copy", onclick: () => this.copy() });
     this.link = dialog(
@@ -82,12 +82,12 @@ class Tools {
     );
   }
 
-  showLink(query) {
+  showLink(query, cut) {
     const here = new URL(window.location.href);
     here.search = query;
     here.hash = "";
     this.address.value = here.href;
-    this.cut.hidden = (new URLSearchParams(query).get("prompt") ?? "").length < 4000;
+    this.cut.hidden = !cut;
     this.copied.textContent = "";
     this.link.showModal();
     this.address.select();
@@ -95,12 +95,13 @@ class Tools {
 
   async copy() {
     this.address.select();
+    let done = true;
     try {
       await navigator.clipboard.writeText(this.address.value);
     } catch {
-      document.execCommand("copy"); // pages that are not served over https have no clipboard
+      done = document.execCommand("copy"); // pages that are not served over https have no clipboard
     }
-    this.copied.textContent = "Copied.";
+    this.copied.textContent = done ? "Copied." : "The browser does not allow it: copy the marked text yourself.";
   }
 
   show(run) {

@@ -12,14 +12,16 @@ class Headline {
     const ended = run.end && time >= run.duration;
     const speedup = ended ? run.end.speedup : run.speedupAt(time);
     this.big.replaceChildren(...speedupSentence(speedup, run));
-    this.root.classList.toggle("slow", speedup !== null && speedup < 1);
+    const slow = speedup !== null && speedup !== undefined && Number(speedup.toFixed(2)) < 1;
+    this.root.classList.toggle("slow", slow);
     const ours = run.rowAt("speculative", time);
     const plain = run.rowAt("baseline", time);
     const parts = [];
+    if (run.alone && plain) parts.push(`${fixed(plain.tokens_per_s, 1)} tokens/s, the target alone`);
     if (ours && plain) parts.push(`${fixed(ours.tokens_per_s, 1)} against ${fixed(plain.tokens_per_s, 1)} tokens/s`);
     if (ours && ours.tested) parts.push(`${percent(ours.acceptance_rate)} of tested tokens accepted`);
     if (ours) parts.push(`${fixed(ours.tokens_per_pass)} tokens per target pass`);
-    if (speedup !== null && speedup !== undefined && speedup < 1) parts.push("guessing costs more than it saves");
+    if (slow) parts.push("guessing costs more than it saves");
     this.small.textContent = parts.join(" · ") || "Both lanes are measured while they run, in turn, on the same machine.";
     this.verdict.className = `sv-verdict ${ended ? run.end.verdict?.kind ?? "" : ""}`;
     this.verdict.textContent = ended ? run.end.verdict?.text ?? "" : "";
@@ -29,10 +31,11 @@ class Headline {
 function speedupSentence(speedup, run) {
   if (speedup === null || speedup === undefined) {
     const begun = run.course.length > 0;
-    const why = run.live ? (begun ? "measuring both lanes" : "nothing decoded yet") : run.start?.config?.baseline === false ? "no baseline in this run" : "no baseline yet";
+    const why = run.alone ? "no draft in this run" : run.live ? (begun ? "measuring both lanes" : "nothing decoded yet") : run.start?.config?.baseline === false ? "no baseline in this run" : "no baseline yet";
     return ["Speedup ", el("b", { text: NA }), `: ${why}`];
   }
   const number = el("b", { text: `${speedup.toFixed(2)}×` });
+  if (speedup.toFixed(2) === "1.00") return [number, ": the same speed as the target alone"];
   if (speedup < 1) return [number, " the speed: slower than the target alone"];
   return [number, " faster than the target alone"];
 }
@@ -58,7 +61,7 @@ class Numbers {
     const root = el("div", { class: "sv-card", "data-key": definition.key },
       el("div", { class: "label" }, el("span", { text: definition.label }), info),
       el("div", {}, value, unit), more);
-    return { definition, root, value, values };
+    return { definition, root, value, unit, values };
   }
 
   /** One explanation at a time, beside its number and inside the page. */
@@ -85,16 +88,41 @@ class Numbers {
 
   show(run, time) {
     const row = {
+      ...derived(run, time),
       ...prefixed("plain", run.rowAt("baseline", time)),
       ...run.rowAt("speculative", time),
       race_speedup: run.end && time >= run.duration ? run.end.speedup : run.speedupAt(time),
-      prefill_s: run.started.speculative?.prefill_s,
+      prefill_s: (run.started.speculative ?? run.started.baseline)?.prefill_s,
     };
-    for (const { definition, value, values } of this.cards) {
+    for (const { definition, value, unit, values } of this.cards) {
       value.textContent = formatted(row[definition.field], definition.format);
+      unit.hidden = value.textContent === NA;
       values.textContent = filled(definition.values, row, definition, row[definition.field]);
     }
   }
+}
+
+const ROLLING = 16; // passes, as on the server
+
+/** What follows from the rows of both lanes: the latest passes alone, and the costs c and v. */
+function derived(run, time) {
+  const end = run.countAt("speculative", time);
+  const rows = run.steps.speculative.slice(Math.max(0, end - ROLLING - 1), end).map((step) => step.row);
+  const [now, before, first] = [rows.at(-1), rows.at(-2), rows.length > ROLLING ? rows[0] : null];
+  if (!now) return {};
+  const plain = run.rowAt("baseline", time);
+  const plainPass = plain ? plain.verify_s / plain.passes : run.started.speculative?.plain_pass_s;
+  const over = (value, count) => (plainPass && count ? value / count / plainPass : null);
+  return {
+    step_accepted: now.accepted - (before?.accepted ?? 0),
+    step_tested: now.tested - (before?.tested ?? 0),
+    rolling_accepted: now.accepted - (first?.accepted ?? 0),
+    rolling_tested: now.tested - (first?.tested ?? 0),
+    overlap_sum: now.overlap === null ? null : now.overlap * now.tested,
+    plain_pass_s: plainPass,
+    cost_ratio: over(now.draft_s, now.drafted),
+    verify_ratio: over(now.verify_s, now.passes),
+  };
 }
 
 function prefixed(prefix, row) {
@@ -104,7 +132,6 @@ function prefixed(prefix, row) {
 function formatted(value, format) {
   if (value === null || value === undefined) return NA;
   if (format === "percent") return `${(value * 100).toFixed(1)}`;
-  if (format === "count") return value.toLocaleString("en");
   if (format === "ms") return (value * 1000).toFixed(1);
   if (format === "times") return value.toFixed(2);
   return value.toFixed(format === "one" ? 1 : 2);

@@ -118,9 +118,8 @@ function niceAbove(value) {
 
 function coloured(trace, colour) {
   const tone = colour(trace.meta.role);
-  const dim = trace.meta.dim ? 0.45 : 1;
   if (trace.type === "bar") return { ...trace, marker: { ...trace.marker, color: tone } };
-  return { ...trace, opacity: dim, line: { ...trace.line, color: tone }, marker: { ...trace.marker, color: tone } };
+  return { ...trace, line: { ...trace.line, color: tone }, marker: { ...trace.marker, color: tone } };
 }
 
 function themed(layout, colour) {

@@ -124,8 +124,8 @@ class View {
     this.alert.textContent = sentence;
   }
 
-  showLink(query) {
-    this.tools.showLink(query);
+  showLink(query, cut) {
+    this.tools.showLink(query, cut);
   }
 
   /** A run that was refused before it began leaves what was shown. */
@@ -157,7 +157,9 @@ class View {
     if (this.filling) return;
     this.filling = true;
     try {
-      for (const delta of await answered(this.ask.missing(gap))) {
+      const missed = await answered(this.ask.missing(gap));
+      if (missed === null && gap.run === this.run.id && this.run.live) this.lost("The server no longer knows this run, perhaps because it was started anew");
+      for (const delta of missed ?? []) {
         if (delta.run === this.run.id) this.take(this.run.accept(delta));
       }
     } catch {
@@ -174,9 +176,9 @@ class View {
     this.fill({ run: this.run.id, from: this.run.next, to: this.run.next + 400 });
   }
 
-  lost() {
+  lost(why = "The server no longer answers") {
     this.run.phase = "error";
-    this.run.note = "The server no longer answers, so this run ends here; what has come stays. Run starts another once it is back.";
+    this.run.note = `${why}, so this run ends here; what has come stays. Run starts another once it is back.`;
     this.complain(this.run.note);
     this.settle();
   }
@@ -211,7 +213,7 @@ class View {
       const view = this.lanes[lane];
       if (view.show(time)) view.follow();
       view.describe(run, time, most);
-      view.root.hidden = lane === "baseline" && run.start?.config?.baseline === false;
+      view.root.hidden = lane === "baseline" ? run.start?.config?.baseline === false && !run.alone : run.alone;
       view.model.textContent = modelNames(run, lane);
     }
     this.headline.show(run, time);
@@ -263,7 +265,7 @@ class View {
   }
 
   announce() {
-    const row = this.run?.rowAt("speculative", this.run.duration);
+    const row = this.run?.rowAt(this.run.alone ? "baseline" : "speculative", this.run.duration);
     if (!row) return;
     const rate = row.tested ? `, ${percent(row.acceptance_rate)} of tested tokens accepted` : "";
     this.status.textContent = this.run.live ? `${plural(row.tokens, "token")}${rate}` : `${this.run.note || "Finished."} ${plural(row.tokens, "token")}${rate}`;
@@ -273,7 +275,8 @@ class View {
 
   key(event) {
     if (event.target.closest("input:not([type=range]), textarea, select, dialog, [contenteditable]")) return;
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const typed = "[]?".includes(event.key) && (event.altKey || event.getModifierState("AltGraph")); // so on many keyboards
+    if (event.metaKey || ((event.ctrlKey || event.altKey) && !typed)) return;
     const { transport } = this;
     const onButton = event.target.closest("button");
     const actions = {
@@ -288,7 +291,7 @@ class View {
       Escape: () => this.numbers.close() || (this.pinned ? this.pin(this.pinned) : false),
       "?": () => this.tools.help.showModal(),
     };
-    const action = actions[event.key];
+    const action = actions[event.key === "X" ? "x" : event.key];
     if (action && action() !== false) event.preventDefault();
   }
 
@@ -349,7 +352,7 @@ function runFacts(run) {
   const config = run.start?.config;
   if (!started || !config) return "";
   const length = config.copy_len ? `copy length ${config.copy_len}` : `γ ${config.draft_len ?? NA}`;
-  const facts = [`temperature ${config.temperature}`, length, `seed ${started.seed}`];
+  const facts = [`temperature ${config.temperature ?? NA}`, length, `seed ${started.seed}`];
   return `${facts.join(", ")}, ${started.dtype} on ${started.device}`;
 }
 

@@ -5,6 +5,9 @@ Must not know the command line. Numbers are medians with ranges; what is compare
 order, and ratios are taken pair by pair.
 """
 
+from specviz.bench.bench import Bench
+from specviz.bench.categories import measure_categories
 from specviz.bench.report import choose, format_report, measure
+from specviz.bench.tables import format_categories
 
-__all__ = ["choose", "format_report", "measure"]
+__all__ = ["Bench", "choose", "format_categories", "format_report", "measure", "measure_categories"]

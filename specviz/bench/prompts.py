@@ -1,6 +1,6 @@
 """The prompts that are measured, written for this: questions, prose, code, and texts that repeat themselves.
 
-Owns: the prompts and the text that fills a long context. Must not know anything else.
+Owns: the prompts. Must not know anything else.
 """
 
 PROMPTS = (

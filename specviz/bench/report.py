@@ -6,19 +6,15 @@ know how anything is measured.
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-import torch
-
 from specviz.bench import drafts, engine
 from specviz.bench.bench import Bench, Row
+from specviz.bench.machine import machine
 from specviz.bench.retrieval import retrieval
 from specviz.bench.searching import searching
-from specviz.distill.card import cpu_name
 from specviz.errors import ConfigError
 from specviz.run import versions
 
@@ -56,14 +52,14 @@ def measure(
     Raises:
         ModelError: the embedded target cannot be had.
     """
-    machine = _machine()
+    measured_on = machine()
     bench = bench or Bench(quick=quick)
     rows = []
     for place, (name, section) in enumerate(sections.items()):
         say(f"Measuring {name}", place / len(sections))
         rows += [row.to_json() for row in section(bench)]
     pair = {"target": bench.target, "drafts": list(bench.drafts)}
-    return {"machine": machine, "versions": versions(), "quick": bench.quick, **pair, "rows": rows}
+    return {"machine": measured_on, "versions": versions(), "quick": bench.quick, **pair, "rows": rows}
 
 
 def choose(names: Sequence[str] | None) -> dict[str, Section]:
@@ -76,19 +72,6 @@ def choose(names: Sequence[str] | None) -> dict[str, Section]:
         if name not in SECTIONS:
             raise ConfigError(f"The bench has no section {name!r}; it has {', '.join(SECTIONS)}.")
     return {name: section for name, section in SECTIONS.items() if not names or name in names}
-
-
-def _machine() -> dict[str, Any]:
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpu": gpu,
-        "system": f"{platform.system()} {platform.machine()}",
-        "load_at_start": load,
-    }
 
 
 def format_report(report: Mapping[str, Any]) -> str:

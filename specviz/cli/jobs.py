@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 def bench(options: Options) -> int:
     """Measure, print the table, keep it and the JSON."""
+    if options.by_category:
+        return _bench_by_category(options)
     out = OutputFile(options.out, "--out") if options.out is not None else None
-    kept = OutputFile(options.table, "--table") if options.table is not None else None
+    table_file = OutputFile(options.table, "--table") if options.table is not None else None
     from specviz.bench import choose, format_report, measure  # late: it imports torch
 
     sections = choose(options.section)
@@ -37,10 +39,42 @@ def bench(options: Options) -> int:
         status.clear()
     table = format_report(report)
     print(table)
-    if kept:
-        kept.write(table + "\n")
+    kept = [_keep(table + "\n", table_file)] if table_file else []
     if out:
-        out.write(json.dumps(report, indent=1, allow_nan=False) + "\n")
+        kept.append(_keep(json.dumps(report, indent=1, allow_nan=False) + "\n", out))
+    return max(kept, default=0)
+
+
+def _keep(text: str, out: OutputFile) -> int:
+    """Write results; 1 where that failed, which is said."""
+    try:
+        out.write(text)
+    except OSError as error:
+        print(f"specviz: The results could not be written to {out.name!r}: {error.strerror}.", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _bench_by_category(options: Options) -> int:
+    """Race the drafts over the bundled prompts; the results are kept after every prompt."""
+    from specviz.bench import Bench, format_categories, measure_categories
+    from specviz.models import catalog
+
+    bench = Bench(**{name: getattr(options, name) for name in ("drafts",) if hasattr(options, name)})
+    folder = Path(options.out) if options.out is not None else catalog.ASSETS / "results"
+    status = Status(sys.stderr)
+    try:
+        report = measure_categories(bench, folder, limit_per_category=options.limit_per_category, say=status.show)
+    except KeyboardInterrupt:
+        status.clear()
+        print(
+            f"specviz: interrupted; what is measured is in {folder}, and the same command goes on.",
+            file=sys.stderr,
+        )
+        return 130
+    finally:
+        status.clear()
+    print(format_categories(report), end="")
     return 0
 
 
@@ -48,12 +82,12 @@ def distill(options: Options) -> int:
     """Train a draft and say where it is."""
     from specviz.distill import DistillSettings
     from specviz.distill import distill as train
-    from specviz.models import catalog
+    from specviz.models import default_target
 
     given = {name: getattr(options, name) for name in ("minutes", "data_tokens", "seed") if hasattr(options, name)}
     settings = DistillSettings(
-        target=getattr(options, "target", "") or catalog.default_target(),
-        out=Path(options.out) if options.out else catalog.BUNDLED_DRAFTS / options.kind,
+        target=getattr(options, "target", "") or default_target(),
+        out=Path(options.out),
         kind=options.kind,
         prompts=Path(options.prompts) if options.prompts else None,
         **given,
@@ -79,11 +113,10 @@ def index(options: Options) -> int:
     OutputFile(options.out, "--out")
     from specviz import models  # late: it imports torch
     from specviz.drafts.retrieval import corpus
-    from specviz.models import catalog
 
     status = Status(sys.stderr)
     try:
-        tokenizer = models.load_tokenizer(options.target or catalog.default_target())
+        tokenizer = models.load_tokenizer(options.target or models.default_target())
         built = corpus.build(options.folder, options.out, tokenizer, status.update)
     finally:
         status.clear()

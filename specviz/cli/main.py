@@ -7,6 +7,7 @@ replayed trace does not check out. 2: bad input, said in one line before anythin
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specviz.cli import options
-from specviz.cli.paint import one_line
+from specviz.cli.paint import one_line, shortened
 from specviz.errors import SpecvizError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 BAD_INPUT = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+FULL = 1
 
 
 def main(arguments: Sequence[str] | None = None, *, prepare: Prepare | None = None) -> int:
@@ -33,15 +35,21 @@ def main(arguments: Sequence[str] | None = None, *, prepare: Prepare | None = No
     try:
         return _dispatch(options.parse(arguments), prepare)
     except SpecvizError as error:
-        print(one_line(f"specviz: {error}"), file=sys.stderr)
+        print(one_line(f"specviz: {shortened(str(error))}"), file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("specviz: interrupted before there was anything to keep.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe left, as `head` does
-        with contextlib.suppress(OSError, io.UnsupportedOperation):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_output_go()
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        with contextlib.suppress(OSError):
+            print("specviz: the output could not be written, since its disk is full.", file=sys.stderr)
+        _let_output_go()
+        return FULL
 
 
 def _dispatch(parsed: options.Options, prepare: Prepare | None) -> int:
@@ -76,14 +84,28 @@ def _dispatch(parsed: options.Options, prepare: Prepare | None) -> int:
 def _quiet_libraries() -> None:
     """Progress bars and advice of the model libraries are not ours to show; set before they are imported."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # the reader of GGUF files has no other switch
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 
 
+def _let_output_go() -> None:
+    """So that what Python still holds back does not fail again at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, io.UnsupportedOperation):
+            stream.flush()
+            continue
+        with contextlib.suppress(OSError, ValueError, io.UnsupportedOperation):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _never_fail_to_print() -> None:
-    """What the terminal's encoding cannot show is shown escaped."""
+    """What the terminal's encoding cannot show is shown escaped; a closed stream swallows what it is given."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -112,7 +112,8 @@ def _add_models_of_run(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _setting(
         group, "--draft-len", f"draft length γ: tokens that a model drafts per pass, 1 to {MAX_DRAFT_LEN}, or "
-        f"auto (default {_DEFAULTS.draft_len})", metavar="N|auto", type=_whole,
+        "auto (default: what suits the draft); copies have a length of their own",
+        metavar="N|auto", type=_whole,
     )  # fmt: skip
     _setting(group, "--no-baseline", "do not run plain decoding beside it", dest="baseline", action="store_false")
     _setting(group, "--dtype", f"number format of weights: {', '.join(DTYPES)}", metavar="D")
@@ -201,10 +202,15 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         "Measure this machine: bookkeeping per step, plain decoding against transformers, exact against fast "
         "numerics, pass times, what each draft gains, and copying. Medians with ranges; run it on a quiet machine."
     )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs, under two minutes")
-    parser.add_argument("--section", metavar="S", action="append", help="only this section; may be given again")
-    parser.add_argument("--out", metavar="FILE", help="keep the results as JSON")
-    parser.add_argument("--table", metavar="FILE", help="keep the table as text")
+    add = parser.add_argument
+    add("--quick", action="store_true", help="fewer and shorter runs, under two minutes")
+    add("--out", metavar="FILE", help="keep the results as JSON; with --by-category a folder (assets/results)")
+    add("--section", metavar="S", action="append", help="only this section; may be given again")
+    add("--table", metavar="FILE", help="keep the table as text")
+    add("--by-category", action="store_true", help="race drafts over the bundled prompts, at temperatures "
+        "0 and 1; some 15 minutes a draft; killed and started again, it goes on")  # fmt: skip
+    add("--drafts", metavar="A,B", type=_names, default=argparse.SUPPRESS, help="with --by-category: which drafts")
+    add("--limit-per-category", metavar="N", type=int, help="with --by-category: only the first N prompts of each")
 
 
 def _add_distill(parser: argparse.ArgumentParser) -> None:
@@ -214,8 +220,8 @@ def _add_distill(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("--target", metavar="T", default=argparse.SUPPRESS, help="whose draft to train")
-    add("--out", metavar="FOLDER", help="where the draft goes (default: the bundled draft of that kind)")
-    add("--kind", metavar="K", default="tiny", help="kind of draft (default tiny)")
+    add("--out", metavar="FOLDER", required=True, help="a new folder, where the draft goes")
+    add("--kind", metavar="K", default="tiny", help="kind of draft: tiny (default), pruned, feature or ngram")
     add("--minutes", metavar="X", type=float, default=argparse.SUPPRESS, help="time for data and training")
     add("--data-tokens", metavar="N", type=int, default=argparse.SUPPRESS, help="answer tokens to write")
     add("--prompts", metavar="FILE", help="a JSONL file of own prompts")
@@ -227,6 +233,10 @@ def _whole(text: str) -> int | str:
         return int(text)
     except ValueError:
         return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
 
 
 def _number(text: str) -> float | str:

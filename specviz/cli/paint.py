@@ -30,6 +30,8 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
 )  # control characters but newline and tab; direction overrides; halves of pairs; invisible tags
 
+_MAX_MESSAGE = 800
+
 
 def safe(text: str) -> str:
     """The text with every character that steers a terminal shown as an escape such as `\\x1b`."""
@@ -39,6 +41,11 @@ def safe(text: str) -> str:
 def one_line(text: str) -> str:
     """Safe text without line ends, for a message."""
     return safe(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def shortened(text: str) -> str:
+    """A message that repeats what it was given, which may be of any length."""
+    return text if len(text) <= _MAX_MESSAGE else f"{text[: _MAX_MESSAGE // 2]} … {text[-_MAX_MESSAGE // 2 :]}"
 
 
 @dataclass(frozen=True)

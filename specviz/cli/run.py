@@ -51,6 +51,11 @@ class Interrupt:
         finally:
             signal.signal(signal.SIGINT, before)
 
+    def ignore(self) -> None:
+        """From here to the end of `caught` nothing may disturb: what was made is being written."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def _ask(self, *_: Any) -> None:
         if self._asked:
             raise KeyboardInterrupt
@@ -69,12 +74,14 @@ def run(options: Options, prepare: Prepare | None = None) -> int:
     status.release()
     for warning in prepared.warnings:
         print(one_line(f"specviz: {warning}"), file=sys.stderr)
-    try:
-        with interrupt.caught():
+    is_kept = True
+    with interrupt.caught():
+        try:
             _watch(prepared, options.json, status)
-    finally:  # also where the reader of our output left, or a bug struck
-        kept = prepared.trace if options.include_references else prepared.trace.without_texts()
-        is_kept = _keep(kept, trace_file)
+        finally:  # also where the reader of our output left, or a bug struck
+            interrupt.ignore()
+            kept = prepared.trace if options.include_references else prepared.trace.without_texts()
+            is_kept = _keep(kept, trace_file)
     _report(prepared.trace, options.json)
     return _ending(prepared.trace, interrupt, trace_file if is_kept else None, is_kept)
 

@@ -6,6 +6,7 @@ Owns: the card's text. Must not know how anything was measured.
 import os
 import platform
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import torch
 
 if TYPE_CHECKING:
     from specviz.distill.job import Result
+    from specviz.distill.kinds import About
+    from specviz.distill.measure import Agreement
     from specviz.distill.settings import DistillSettings
 
 
@@ -31,6 +34,14 @@ class Sizes:
         tied = draft.config.tie_word_embeddings
         total = draft.num_parameters()
         return cls(target.num_parameters(), total, total if tied else total - table)
+
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """What the card's table says of them."""
+        return (
+            ("parameters", f"{self.draft:,} (1/{self.target / self.draft:.1f} of the target's {self.target:,})"),
+            ("forward parameters", f"{self.forward:,} weights multiplied per token"),
+            ("bytes", f"{self.draft * 2:,} (bfloat16)"),
+        )
 
 
 def hardware() -> str:
@@ -60,28 +71,13 @@ def command(settings: "DistillSettings") -> str:
     return shlex.join(words)
 
 
-def text(settings: "DistillSettings", result: "Result", sizes: Sizes) -> str:
+def text(settings: "DistillSettings", result: "Result", about: "About") -> str:
     """The whole card, as Markdown."""
-    measured, progress = result.agreement, result.progress
-    rate = f"{measured.rate:.3f}" if measured.num_positions else "n/a"
-    per_pass = f"{measured.tokens_per_pass:.2f}" if measured.num_positions else "n/a"
     prompts = f"; own prompts from {settings.prompts.name}" if settings.prompts else ""
-    rows = (
-        ("kind", f"{settings.kind}, for the target {settings.target}"),
-        ("parameters", f"{sizes.draft:,} (1/{sizes.target / sizes.draft:.1f} of the target's {sizes.target:,})"),
-        ("forward parameters", f"{sizes.forward:,} weights multiplied per token"),
-        ("bytes", f"{sizes.draft * 2:,} (bfloat16)"),
-        ("data", f"{result.num_answer_tokens:,} answer tokens that the target wrote itself{prompts}"),
-        ("tokens seen", f"{progress.tokens_seen:,} in {progress.step:,} steps, {progress.epoch} whole epochs"),
-        ("time", f"data {result.data_s / 60:.0f} min, training {progress.elapsed_s / 60:.0f} min"),
-        ("hardware", hardware()),
-        ("agreement", f"{rate} of {measured.num_positions:,} positions in {measured.num_chats} held-out answers"),
-        ("tokens per pass", f"{per_pass} with chains of {measured.draft_len}, replayed along those answers"),
-    )
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    table = "\n".join(f"| {name} | {value} |" for name, value in _rows(settings, result, about, prompts))
     return f"""---
 license: apache-2.0
-library_name: transformers
+library_name: {about.library}
 pipeline_tag: text-generation
 ---
 
@@ -95,10 +91,33 @@ Distilled from its target with specviz. Good for nothing but guessing that targe
 
 **Data.** The target wrote both sides of each chat: the user's turn at temperature 1 from a few opening
 words, the answer at temperature 0 (half of the chats), 0.7 or 1, drawn among its 64 likeliest tokens.
-**Training.** Cross-entropy against the target's 16 largest probabilities, all other tokens as one class,
-mixed with its first choice; AdamW; embeddings started from the principal components of the target's.
-**Agreement.** Share of positions where the draft's first choice, given the target's own greedy answer so
-far, is the target's token; on chats that were never trained on.
+**Training.** {about.training}
+**Agreement.** {about.agreement}
 
 Again: `{command(settings)}`
 """
+
+
+def _rows(
+    settings: "DistillSettings", result: "Result", about: "About", prompts: str
+) -> Iterator[tuple[str, str]]:
+    """The table's rows: (name, value)."""
+    measured, progress = result.agreement, result.progress
+    rate = f"{measured.rate:.3f}" if measured.num_positions else "n/a"
+    yield "kind", f"{settings.kind}, for the target {settings.target}"
+    yield from about.rows
+    yield "data", f"{result.num_answer_tokens:,} answer tokens that the target wrote itself{prompts}"
+    yield (
+        "tokens seen",
+        f"{progress.tokens_seen:,} in {progress.step:,} steps, {progress.epoch} whole epochs",
+    )
+    yield "time", f"data {result.data_s / 60:.0f} min, training {progress.elapsed_s / 60:.0f} min"
+    yield "hardware", hardware()
+    yield "agreement", f"{rate} of {measured.num_positions:,} positions in {measured.num_chats} held-out answers"
+    yield "tokens per pass", f"{_replays(measured)}, replayed along those answers"
+
+
+def _replays(measured: "Agreement") -> str:
+    if not measured.num_positions:
+        return "n/a"
+    return ", ".join(f"{per_pass:.2f} with {shape}" for shape, per_pass in measured.replays)

@@ -16,35 +16,23 @@ from typing import Any
 import torch
 
 from specviz import models
-from specviz.distill import card, store, student
+from specviz.distill import card, store
 from specviz.distill.chats import Planner, Template, read_template
 from specviz.distill.generate import Writer, check_context
-from specviz.distill.measure import Agreement, agreement
+from specviz.distill.kinds import KINDS, Kind, Lesson
+from specviz.distill.measure import Agreement
+from specviz.distill.report import Listener, Report
 from specviz.distill.settings import DistillSettings, claim_folder, read_prompts, save_state
 from specviz.distill.teacher import Teacher
-from specviz.distill.train import Progress, Trainer, TrainSettings
+from specviz.distill.train import Progress
 from specviz.errors import ConfigError, ModelError
 from specviz.models import source
 from specviz.numerics import pack_linears
 
-DATA_SHARE = 0.6
-"""The largest share of the time that goes into data; training has the rest."""
 _CHECKPOINT = "checkpoint.pt"
-_MEASURED_CHATS = 24
 
 Clock = Callable[[], float]
 Loader = Callable[[str], tuple[Any, Any]]
-
-
-@dataclass(frozen=True)
-class Report:
-    """How far a job is. `fraction` is of the whole stage; `agreement` is measured now and then."""
-
-    stage: str
-    message: str
-    fraction: float | None = None
-    left_s: float | None = None
-    agreement: float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,9 +48,6 @@ class Result:
     @property
     def course(self) -> list[tuple[int, float]]:
         return self.progress.course
-
-
-Listener = Callable[[Report], None]
 
 
 def check_memory(weight_bytes: int, memory_bytes: int, name: str) -> None:
@@ -106,6 +91,7 @@ def _ignore(report: Report) -> None:
 class _Job:
     def __init__(self, settings: DistillSettings, prompts: tuple[str, ...], say: Listener, clock: Clock) -> None:
         self.settings, self.prompts, self.say, self.clock = settings, prompts, say, clock
+        self.kind: Kind = KINDS[settings.kind]()
         self.identity = settings.identity(prompts)
         key = {name: self.identity[name] for name in ("target", "seed", "prompts")}
         cache = settings.cache or source.cache_dir() / "distill"
@@ -115,16 +101,16 @@ class _Job:
     def run(self, loader: Loader) -> Result:
         self.say(Report("load", f"Loading {self.settings.target}"))
         model, tokenizer = loader(self.settings.target)
-        models.loading.check_decodable(model.config, self.settings.target)
-        draft = student.build(model, self.settings.seed).to(model.device)
-        forward = card.Sizes.of(model, draft)
+        self.kind.build(model, tokenizer, self.settings.seed)
+        self._save_state()  # only now, so that a refused job leaves nothing behind
         self._write_data(model, tokenizer)
         chats, held_out = self._chats()
-        trained = self._train(draft, chats, held_out)
-        measured = self._measure(draft, held_out)
+        trained = self.kind.train(self._lesson(chats, held_out))
+        self.say(Report("measure", "Measuring agreement on held-out answers"))
+        measured = self.kind.measure(held_out)
         num_answer_tokens = sum(chat.num_answer for chat in chats)
         result = Result(self.settings.out, measured, trained, num_answer_tokens, self.state["data_s"])
-        self._save(draft, tokenizer, card.text(self.settings, result, forward))
+        self._save(result)
         return result
 
     def _write_data(self, model: Any, tokenizer: Any) -> None:
@@ -153,7 +139,7 @@ class _Job:
     def _data_reporter(self, start: int) -> Callable[[int], bool]:
         """Tells the listener how far the data are and the writer when its share of the time is over."""
         began, before, wanted = self.clock(), self.state["data_s"], self.settings.data_tokens
-        allowed = self.settings.minutes * 60 * DATA_SHARE
+        allowed = self.settings.minutes * 60 * self.kind.data_share
         saved = began
 
         def report(total: int) -> bool:
@@ -179,42 +165,28 @@ class _Job:
         asked = {chat.user_turn for chat in held_out}
         return [chat for chat in chats if chat.user_turn not in asked], held_out
 
-    def _train(self, draft: Any, chats: list[store.Chat], held_out: list[store.Chat]) -> Progress:
+    def _lesson(self, chats: list[store.Chat], held_out: list[store.Chat]) -> Lesson:
         if not chats:
             raise ConfigError("The target wrote no usable chat in the time given; give more --minutes.")
-        seconds = max(1.0, self.settings.minutes * 60 - self.state["data_s"])
-        settings = TrainSettings(seconds, self.settings.max_steps, self.settings.seed)
-        trainer = Trainer(draft, chats, settings, self.settings.out / _CHECKPOINT, self.clock)
-        sample = held_out[:_MEASURED_CHATS]
+        return Lesson(
+            chats=chats,
+            held_out=held_out,
+            seconds=max(1.0, self.settings.minutes * 60 - self.state["data_s"]),
+            max_steps=self.settings.max_steps,
+            seed=self.settings.seed,
+            checkpoint=self.settings.out / _CHECKPOINT,
+            clock=self.clock,
+            say=self.say,
+        )
 
-        def report(progress: Progress) -> None:
-            if trainer.due and sample:
-                rate = agreement(draft, sample).rate
-                progress.course.append((progress.tokens_seen, round(rate, 4)))
-            latest = progress.course[-1][1] if progress.course else None
-            fraction = progress.fraction(settings)
-            left = seconds - progress.elapsed_s
-            message = f"step {progress.step}, {progress.tokens_seen:,} tokens seen, loss {progress.loss:.3f}"
-            self.say(Report("train", message, fraction, max(0.0, left), latest))
-
-        return trainer.run(report)
-
-    def _measure(self, draft: Any, held_out: list[store.Chat]) -> Agreement:
-        """On all held-out chats, with the weights rounded as they are stored."""
-        self.say(Report("measure", "Measuring agreement on held-out answers"))
-        draft.to(torch.bfloat16)
-        return agreement(draft, held_out)
-
-    def _save(self, draft: Any, tokenizer: Any, card_text: str) -> None:
+    def _save(self, result: Result) -> None:
         out = self.settings.out
         try:
-            draft.save_pretrained(out)
-            tokenizer.save_pretrained(out)
-            if getattr(tokenizer, "is_fast", False):  # again, without the line breaks that make a third of it
-                tokenizer.backend_tokenizer.save(str(out / "tokenizer.json"), pretty=False)
+            self.kind.save(out)
         except OSError as error:
             raise store.storage_error(out, error) from error
-        store.write_atomic(out / "README.md", lambda file: file.write(card_text.encode()))
+        text = card.text(self.settings, result, self.kind.about())
+        store.write_atomic(out / "README.md", lambda file: file.write(text.encode()))
         self.state["finished"] = True
         self._save_state()
         (out / _CHECKPOINT).unlink(missing_ok=True)

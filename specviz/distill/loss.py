@@ -36,7 +36,9 @@ class _TopAndTail(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, head: torch.Tensor, labels: Labels, products: torch.dtype
     ) -> torch.Tensor:
-        grad_hidden, grad_head = torch.empty_like(hidden), torch.zeros_like(head)
+        learns_head = ctx.needs_input_grad[1]
+        grad_hidden = torch.empty_like(hidden)
+        grad_head = torch.zeros_like(head) if learns_head else None
         low_hidden, low_head = hidden.to(products), head.to(products)
         loss = hidden.new_zeros(())
         size = max(1, _BLOCK_ELEMENTS // head.shape[0])
@@ -46,16 +48,17 @@ class _TopAndTail(torch.autograd.Function):
             part, grad = _block(logits, labels, rows)
             loss += part
             grad_hidden[rows] = grad.to(products) @ low_head
-            grad_head += grad.to(products).T @ low_hidden[rows]
+            if grad_head is not None:
+                grad_head += grad.to(products).T @ low_hidden[rows]
         ctx.save_for_backward(grad_hidden, grad_head)
         return loss
 
     @staticmethod
     def backward(  # type: ignore[override]
         ctx: Any, grad: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
         grad_hidden, grad_head = ctx.saved_tensors
-        return grad_hidden * grad, grad_head * grad, None, None
+        return grad_hidden * grad, None if grad_head is None else grad_head * grad, None, None
 
 
 def _block(logits: torch.Tensor, labels: Labels, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,8 +89,8 @@ def top_and_tail(
 ) -> torch.Tensor:
     """Sum over rows of -sum_k w_k log q_k - t log(1 - sum_k q_k), q = softmax(hidden @ head.T + prior).
 
-    `hidden` (rows, width) and `head` (classes, width) receive gradients. `products` is the type in which
-    matrices are multiplied (that of `hidden` by default); everything between stays in that of `hidden`.
+    `hidden` (rows, width) and, where it learns, `head` (classes, width) receive gradients. `products` is the type
+    in which matrices are multiplied (that of `hidden` by default); everything between stays in that of `hidden`.
     """
     return _TopAndTail.apply(hidden, head, labels, products or hidden.dtype)  # type: ignore[no-any-return]
 

@@ -8,20 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from specviz.distill.store import Chat
 
+Hits = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True)
 class Agreement:
-    """Shares over held-out answer positions. `tokens_per_pass` replays chains of `draft_len` tokens."""
+    """Shares over held-out answer positions.
+
+    `replays` says what agreement is worth: (a shape of draft in words, tokens per target pass when answers are
+    replayed with it), say ("chains of 4", 1.59).
+    """
 
     rate: float
     num_positions: int
     num_chats: int
-    tokens_per_pass: float
-    draft_len: int = 4
+    replays: tuple[tuple[str, float], ...]
 
 
 @torch.inference_mode()
@@ -31,26 +37,40 @@ def agreement(student: Any, chats: Sequence[Chat], draft_len: int = 4) -> Agreem
     student.eval()
     hits = [_hits(student, chat) for chat in chats if chat.num_answer]
     student.train(was_training)
-    passes = sum(_num_passes(chat_hits, draft_len) for chat_hits in hits)
-    total = sum(map(len, hits))
-    agreed = int(sum(chat_hits.sum() for chat_hits in hits))
-    return Agreement(agreed / max(1, total), total, len(hits), total / max(1, passes), draft_len)
+    return replay([np.broadcast_to(chat_hits, (draft_len, len(chat_hits))) for chat_hits in hits])
 
 
-def _hits(student: Any, chat: Chat) -> Any:
+def replay(hits: Sequence[Hits]) -> Agreement:
+    """What a draft is worth on answers of which it is known where it hits.
+
+    Each array (draft_len, answer tokens) holds in row k whether the choice k tokens after the last verified one is
+    the target's; agreement is that of row 0.
+    """
+    draft_len = len(hits[0]) if hits else 0
+    passes = sum(_num_passes(chat_hits) for chat_hits in hits)
+    total = sum(chat_hits.shape[1] for chat_hits in hits)
+    agreed = int(sum(chat_hits[0].sum() for chat_hits in hits))
+    replays = ((f"chains of {draft_len}", total / max(1, passes)),)
+    return Agreement(agreed / max(1, total), total, len(hits), replays)
+
+
+def _hits(student: Any, chat: Chat) -> Hits:
     """Whether each answer position (num_answer,) is predicted."""
     ids = torch.from_numpy(chat.ids[:-1]).to(student.device)[None]
     hidden = student.model(input_ids=ids, use_cache=False).last_hidden_state[0, chat.answer_start - 1 :]
-    choice = student.lm_head(hidden).argmax(dim=-1).cpu().numpy()
-    return choice == chat.top_ids[chat.answer_start - chat.first_row :, 0]
+    choice: npt.NDArray[np.int64] = student.lm_head(hidden).argmax(dim=-1).cpu().numpy()
+    hits: Hits = choice == chat.top_ids[chat.answer_start - chat.first_row :, 0]
+    return hits
 
 
-def _num_passes(hits: Any, draft_len: int) -> int:
-    """Target passes to write an answer: each takes the agreeing run, at most `draft_len`, and one more."""
+def _num_passes(hits: Hits) -> int:
+    """Target passes to write an answer: each takes the chain's agreeing run, and one token more."""
+    draft_len, num_tokens = hits.shape
     passes = position = 0
-    misses = np.append(np.flatnonzero(~hits), len(hits))
-    while position < len(hits):
-        run = int(misses[np.searchsorted(misses, position)]) - position
-        position += min(run, draft_len) + 1
+    while position < num_tokens:
+        run = 0
+        while run < draft_len and position + run < num_tokens and hits[run, position + run]:
+            run += 1
+        position += run + 1
         passes += 1
     return passes

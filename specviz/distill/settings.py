@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from specviz.distill.chats import Limits
+from specviz.distill.kinds import KINDS
 from specviz.distill.store import write_atomic
 from specviz.errors import ConfigError
+from specviz.prompts import read_file
 
-KINDS = ("tiny",)
 _STATE = "distill.json"
 
 
@@ -40,11 +41,11 @@ class DistillSettings:
         if self.kind not in KINDS:
             raise ConfigError(f"There is no kind of draft called {self.kind!r}; choose from {', '.join(KINDS)}.")
         if not 0 < self.minutes <= 100_000:
-            raise ConfigError(f"--minutes {self.minutes:g} is out of range; give more than 0, say 30.")
+            raise ConfigError(f"--minutes {self.minutes:g} is out of range; give more than 0 and at most 100,000.")
         if not 0 < self.data_tokens <= 10**9:
-            raise ConfigError(f"--data-tokens {self.data_tokens} is out of range; give at least 1, say 1000000.")
+            raise ConfigError(f"--data-tokens {self.data_tokens} is out of range; give 1 to 1,000,000,000.")
         if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"--seed {self.seed} is out of range; give 0 or more.")
+            raise ConfigError(f"--seed {self.seed} is out of range; give 0 to {2**63 - 1}.")
 
     def identity(self, prompts: tuple[str, ...]) -> dict[str, Any]:
         """What makes two runs the same job; more time or data continues one."""
@@ -53,40 +54,22 @@ class DistillSettings:
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """The first turns of a JSONL file with `prompt` or `turns` in each line.
+    """The first turns of a JSONL file of prompts.
 
     Raises ConfigError naming the first line that cannot be read.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--prompts {path} cannot be read ({_reason(error)}); give a JSONL file.") from error
-    found = [_prompt(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
-        raise ConfigError(f"--prompts {path} holds no prompt; give one JSON object per line.")
-    return tuple(found)
-
-
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return error.strerror or "unreadable" if isinstance(error, OSError) else "it is not UTF-8 text"
-
-
-def _prompt(line: str, where: str) -> str:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        entry = None
-    turns = entry.get("turns") or [entry.get("prompt")] if isinstance(entry, dict) else None
-    if not isinstance(turns, list) or not isinstance(turns[0], str) or not turns[0].strip():
-        raise ConfigError(f'{where} is not a prompt; each line is an object like {{"prompt": "..."}}.')
-    return turns[0]
+    return tuple(prompt.turns[0] for prompt in read_file(path))
 
 
 def claim_folder(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """The state of the unfinished job in `out`, or that of a new one in an empty folder.
+    """The state of the unfinished job in `out`, or that of a new one; nothing is written yet.
 
     Raises ConfigError for a folder that holds anything else.
     """
+    try:
+        out.exists()
+    except OSError as error:
+        raise ConfigError(f"--out {str(out)[:60]}… cannot be a folder: {error.strerror}.") from None
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file; give a new folder.")
     path = out / _STATE
@@ -99,9 +82,7 @@ def claim_folder(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
         return state
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"--out {out} is not empty and holds no unfinished job; give a new folder.")
-    state = {"job": identity, "finished": False, "data_s": 0.0}
-    save_state(out, state)
-    return state
+    return {"job": identity, "finished": False, "data_s": 0.0}
 
 
 def save_state(out: Path, state: dict[str, Any]) -> None:

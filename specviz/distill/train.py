@@ -4,13 +4,15 @@ Owns: batches in an order fixed by the seed, the step, the learning-rate course,
 most a minute. Must not know where chats come from, model cards or faces.
 """
 
+from __future__ import annotations
+
 import io
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -56,12 +58,12 @@ class Progress:
         return min(1.0, max(by_time, by_step))
 
 
-def learning_rate(settings: TrainSettings, fraction: float) -> float:
-    """Linear warm-up, then half a cosine down to a hundredth."""
+def learning_rate_share(settings: TrainSettings, fraction: float) -> float:
+    """Of the full rate: linear warm-up, then half a cosine down to a hundredth."""
     if fraction < settings.warm_up:
-        return settings.learning_rate * (0.05 + 0.95 * fraction / settings.warm_up)
+        return 0.05 + 0.95 * fraction / settings.warm_up
     course = (fraction - settings.warm_up) / (1 - settings.warm_up)
-    return settings.learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * course)))
+    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * course))
 
 
 def epoch_batches(chats: Sequence[Chat], settings: TrainSettings, epoch: int) -> list[list[int]]:
@@ -144,23 +146,57 @@ def batch_loss(student: Any, batch: Batch) -> torch.Tensor:
     return top_and_tail(hidden, head, batch.labels, torch.bfloat16)
 
 
+class Learner(Protocol):
+    """A network with what it learns by: how chats become a loss, and who moves the weights."""
+
+    net: torch.nn.Module
+
+    def optimizers(self, settings: TrainSettings) -> list[torch.optim.Optimizer]:
+        """Each with its full learning rates, which the trainer scales along its course."""
+
+    def lesson(self, chats: Sequence[Chat], settings: TrainSettings, number: int, fraction: float) -> Scored:
+        """What step `number` learns; `fraction` of the training lies behind."""
+
+
+class Scored(NamedTuple):
+    """The loss of one batch, to be differentiated, and how many positions it scores."""
+
+    loss: torch.Tensor
+    num_tokens: int
+
+
+class Causal:
+    """A whole causal LM of transformers that learns every position of a chat."""
+
+    def __init__(self, student: Any) -> None:
+        self.net = student
+
+    def optimizers(self, settings: TrainSettings) -> list[torch.optim.Optimizer]:
+        rate, decay = settings.learning_rate, settings.weight_decay
+        moved = self.net.parameters()
+        return [torch.optim.AdamW(moved, lr=rate, betas=(0.9, 0.98), weight_decay=decay, fused=True)]
+
+    def lesson(self, chats: Sequence[Chat], settings: TrainSettings, number: int, fraction: float) -> Scored:
+        del fraction  # the same from first to last
+        batch = make_batch(chats, settings, self.net.config.vocab_size, number, self.net.device)
+        return Scored(batch_loss(self.net, batch), batch.num_tokens)
+
+
 class Trainer:
-    """Trains `student` in place; `checkpoint` is read at the start if it is there."""
+    """Trains a learner's network in place; `checkpoint` is read at the start if it is there."""
 
     def __init__(
         self,
-        student: Any,
+        learner: Learner,
         chats: Sequence[Chat],
         settings: TrainSettings,
         checkpoint: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.student, self._chats, self._settings = student, chats, settings
+        self.learner, self._chats, self._settings = learner, chats, settings
         self._checkpoint, self._clock = checkpoint, clock
-        self._optimizer = torch.optim.AdamW(
-            student.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98),
-            weight_decay=settings.weight_decay, fused=True,
-        )  # fmt: skip
+        self._optimizers = learner.optimizers(settings)
+        self._full_rates = [group["lr"] for group in self._groups()]
         self.progress = Progress()
         self.due = False
         self._load()
@@ -168,13 +204,13 @@ class Trainer:
     def run(self, report: Callable[[Progress], None]) -> Progress:
         """Trains to the end of the settings' time or steps. `report` is called after each step; `due` is
         then true once a minute and at the first step, when a measurement is worth its time."""
-        self.student.train()
+        self.learner.net.train()
         resumed_at, before = self._clock(), self.progress.elapsed_s
         saved_at = resumed_at
-        for batch in self._batches():
+        for chats in self._batches():
             if self.progress.fraction(self._settings) >= 1:
                 break
-            self._step(batch)
+            self._step(chats)
             now = self._clock()
             self.progress.elapsed_s = before + now - resumed_at
             self.due = now - saved_at >= self._settings.save_every_s or self.progress.step == 1
@@ -185,35 +221,40 @@ class Trainer:
         self.save()
         return self.progress
 
-    def _step(self, batch: Batch) -> None:
-        rate = learning_rate(self._settings, self.progress.fraction(self._settings))
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.zero_grad()
-        loss = batch_loss(self.student, batch)
+    def _step(self, chats: Sequence[Chat]) -> None:
+        fraction = self.progress.fraction(self._settings)
+        course = learning_rate_share(self._settings, fraction)
+        for group, rate in zip(self._groups(), self._full_rates, strict=True):
+            group["lr"] = rate * course
+        loss, num_tokens = self.learner.lesson(chats, self._settings, self.progress.step, fraction)
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
-        self._optimizer.step()
+        torch.nn.utils.clip_grad_norm_(self.learner.net.parameters(), 1.0)
+        for optimizer in self._optimizers:
+            optimizer.step()
         self.progress.loss = loss.item()
         self.progress.step += 1
-        self.progress.tokens_seen += batch.num_tokens
+        self.progress.tokens_seen += num_tokens
 
-    def _batches(self) -> Iterator[Batch]:
+    def _groups(self) -> list[dict[str, Any]]:
+        """Asked anew each time: loading an optimizer's state replaces them."""
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def _batches(self) -> Iterator[list[Chat]]:
         """Batches without end, from where the progress stands."""
-        vocab_size = self.student.config.vocab_size
         while True:
             plan = epoch_batches(self._chats, self._settings, self.progress.epoch)
             while self.progress.batch < len(plan):
-                chats = [self._chats[i] for i in plan[self.progress.batch]]
                 self.progress.batch += 1
-                yield make_batch(chats, self._settings, vocab_size, self.progress.step, self.student.device)
+                yield [self._chats[i] for i in plan[self.progress.batch - 1]]
             self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
 
     def save(self) -> None:
         """Writes the checkpoint; a reader finds the old one or the new one."""
         state = {
-            "student": self.student.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "net": self.learner.net.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "progress": vars(self.progress),
         }
         buffer = io.BytesIO()
@@ -223,6 +264,7 @@ class Trainer:
     def _load(self) -> None:
         if self._checkpoint.exists():
             state = torch.load(self._checkpoint, weights_only=True)
-            self.student.load_state_dict(state["student"])
-            self._optimizer.load_state_dict(state["optimizer"])
+            self.learner.net.load_state_dict(state["net"])
+            for optimizer, kept in zip(self._optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(kept)
             self.progress = Progress(**state["progress"])

@@ -56,11 +56,23 @@ class DraftSource(Protocol):
         whether another is drawn may depend on those before it.
 
         Raises:
-            NumericsError: the draft returned NaN or infinite logits.
+            NumericsError: the draft returned NaN or infinite logits; the sentence names it and has no end, since
+                the loop adds the step.
         """
 
     def observe(self, seen: Observation) -> None:
         """Learn from the verified pass."""
+
+
+@runtime_checkable
+class ReadsPrompt(Protocol):
+    """A source that wants the target's hidden states, those of the prompt included."""
+
+    def read_prompt(self, hidden: Tensor) -> None:
+        """Told once after `start`: the last hidden states (tokens, hidden size) of the prompt but its last token.
+
+        Row i is what the target made of token i, and what it predicts token i + 1 from.
+        """
 
 
 @runtime_checkable

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from specviz.config import MAX_DRAFT_LEN
-from specviz.drafts import DraftSource, Observation, most_copied
+from specviz.drafts import DraftSource, Observation, ReadsPrompt, most_copied
 from specviz.drafts.merge import merge_trees
 from specviz.sampling import Sampler
 from specviz.verify import TokenTree
@@ -43,6 +44,12 @@ class Cascade:
                 return merge_trees([tree], [offset])
             offset += len(source.names)
         return TokenTree()
+
+    def read_prompt(self, hidden: Tensor) -> None:
+        """Hand the prompt's states on to those who want them."""
+        for source in self._sources:
+            if isinstance(source, ReadsPrompt):
+                source.read_prompt(hidden)
 
     def observe(self, seen: Observation) -> None:
         for source in self._sources:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from specviz.config import MAX_DRAFT_LEN
-from specviz.drafts import DraftSource, Observation, most_copied
+from specviz.drafts import DraftSource, Observation, ReadsPrompt, most_copied
 from specviz.sampling import Sampler
 from specviz.verify import ROOT, TokenTree
 
@@ -33,16 +34,6 @@ def merge_trees(trees: Sequence[TokenTree], proposer_offsets: Sequence[int]) -> 
     return merged
 
 
-def shared(budget: int, limits: Sequence[int]) -> list[int]:
-    """The budget in shares as equal as their limits allow; the first get what cannot be divided."""
-    shares = [0] * len(limits)
-    in_order = sorted(range(len(limits)), key=lambda i: limits[i])
-    for num_left, i in zip(range(len(limits), 0, -1), in_order, strict=True):
-        shares[i] = min(limits[i], -(-budget // num_left))
-        budget -= shares[i]
-    return shares
-
-
 class MergedDraft:
     """2 or more sources that propose in the same step; the budget is shared out among them.
 
@@ -63,13 +54,22 @@ class MergedDraft:
             source.start(context_ids, sampler, cancelled)
 
     def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
-        # Shares are settled before anything is drawn: a sampled node may not be dropped to fit.
-        shares = shared(budget, self._limits)
-        trees = [
-            source.propose(context_ids, share, generator) if share else TokenTree()
-            for source, share in zip(self._sources, shares, strict=True)
-        ]
+        # Each takes a share of what those before it left: that depends on earlier draws alone, as the rule asks,
+        # and nothing sampled has to be dropped to fit.
+        trees: list[TokenTree] = []
+        for num_waiting, limit, source in zip(
+            range(len(self._sources), 0, -1), self._limits, self._sources, strict=True
+        ):
+            share = min(limit, -(-budget // num_waiting))
+            trees.append(source.propose(context_ids, share, generator) if share else TokenTree())
+            budget -= len(trees[-1])
         return merge_trees(trees, self._offsets)
+
+    def read_prompt(self, hidden: Tensor) -> None:
+        """Hand the prompt's states on to those who want them."""
+        for source in self._sources:
+            if isinstance(source, ReadsPrompt):
+                source.read_prompt(hidden)
 
     def observe(self, seen: Observation) -> None:
         for source in self._sources:

@@ -5,7 +5,6 @@ Owns: the draft's cache and its rollback. Must not know the rule; it only says f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from itertools import takewhile
 
@@ -32,14 +31,15 @@ class ModelDraft:
     def __init__(self, loaded: LoadedModel) -> None:
         self.names: tuple[str, ...] = (loaded.name,)
         self._loaded = loaded
-        self._runner = Runner(loaded)
+        self._runner: Runner
         self._sampler: Sampler
         self._cancelled: Callable[[], bool] = lambda: False
         self._chain: list[int] = []
 
     def start(self, context_ids: list[int], sampler: Sampler, cancelled: Callable[[], bool]) -> None:
         self._sampler, self._cancelled = sampler, cancelled
-        self._runner.truncate(0)
+        capacity = len(context_ids) + sampler.config.max_new_tokens
+        self._runner = Runner(self._loaded, capacity=capacity)
         self._chain = []
         limit = self._loaded.context_len or len(context_ids)
         self._runner.prefill(self._readable(context_ids[:-1][:limit]), cancelled)
@@ -79,8 +79,8 @@ class ModelDraft:
 
     def _row(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """(the row to draw from, the row to show), each of shape (vocab,)."""
-        if not float(logits.amax()) < math.inf:  # false for NaN too
-            raise NumericsError(f"The draft {self.names[0]} returned NaN or infinite logits.")
+        if not torch.isfinite(logits.amax()):
+            raise NumericsError(f"The draft {self.names[0]} returned NaN or infinite logits")
         shaped = self._sampler.shape(logits, [self._chain])
         rows = self._sampler.probabilities(shaped)
         return rows[0], self._sampler.confidence(shaped, rows)[0]

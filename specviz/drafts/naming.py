@@ -1,4 +1,4 @@
-"""What a draft's name means: `lookup`, `references`, a corpus file, `cascade:A,B`, else a model.
+"""What a draft's name means: what copies, a cascade, a head, counts, else a model.
 
 Owns: `make_draft`. Must not know how models are loaded or who asks.
 """
@@ -8,27 +8,39 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from specviz.config import CASCADE, CORPUS_SUFFIX, LOOKUP, MAX_DRAFT_LEN, REFERENCES, DraftLen, RetrievalSettings
+from specviz.config import (
+    CASCADE,
+    CORPUS_SUFFIX,
+    LOOKUP,
+    MAX_DRAFT_LEN,
+    REFERENCES,
+    DraftLen,
+    RetrievalSettings,
+    members,
+)
 from specviz.drafts import DraftSource
 from specviz.drafts.cascade import Cascade
+from specviz.drafts.head_file import is_head, load_head
+from specviz.drafts.mix import make_tree
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.ngram import NgramTable
 from specviz.drafts.retrieval import Retrieval
 from specviz.drafts.retrieval.corpus import open_corpus
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.errors import ConfigError
 from specviz.models import LoadedModel
+from specviz.models.source import counts_of, local_folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Makers:
-    """What drafts are made of. `references` are the run's, None without any; `load` gives a draft model.
+    """What drafts are made of. `references` are the run's, None without any; `load` gives a model that fits.
 
     `draft_len` bounds what is not copied wherever a copying draft stands beside it.
     """
 
-    tokenizer: Any
+    target: LoadedModel
     settings: RetrievalSettings
     references: FixedTexts | None
     load: Callable[[str], LoadedModel]
@@ -56,12 +68,24 @@ def make_draft(name: str, makers: Makers) -> DraftSource:
             raise ConfigError("The draft 'references' needs a text to copy from; give at least one reference.")
         return Retrieval(name, [makers.references], makers.settings)
     if name.endswith(CORPUS_SUFFIX):
-        return Retrieval(Path(name).name, [open_corpus(name, makers.tokenizer)], makers.settings)
+        return Retrieval(Path(name).name, [open_corpus(name, makers.target.tokenizer)], makers.settings)
+    return _make_drawing(name, makers)
+
+
+def _make_drawing(name: str, makers: Makers) -> DraftSource:
+    """What is trained or counted for a target, or a model of its own."""
+    folder = local_folder(name)
+    if folder and is_head(folder):
+        return load_head(folder, name, makers.target)
+    if counts := counts_of(name):
+        table = NgramTable.open(counts.file)
+        table.check_tokens(makers.target.tokenizer, makers.target.vocab_size, makers.target.name)
+        return make_tree(counts.draft, table)
     return ModelDraft(makers.load(name))
 
 
 def _make_cascade(name: str, makers: Makers) -> DraftSource:
-    members = name.removeprefix(CASCADE).split(",")
-    if len(members) < 2 or any(not one or one == "none" or one.startswith(CASCADE) for one in members):
+    names = members(name)
+    if len(names) < 2 or any(not one or one == "none" or one.startswith(CASCADE) for one in names):
         raise ConfigError(f"{name!r} names no cascade; write two or more drafts, as in cascade:references,tiny.")
-    return Cascade([make_draft(one, makers) for one in members], makers.most_drafted)
+    return Cascade([make_draft(one, makers) for one in names], makers.most_drafted)

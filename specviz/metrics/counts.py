@@ -3,7 +3,7 @@
 Owns: the definition of every rate. They differ in what they count, so each has a name of its own:
 
 - acceptance rate α: accepted ÷ tested
-- overlap α̂: mean Σ min(p_target, q_draft) over tested nodes
+- overlap α̂: mean Σ min(p, q) at tested nodes, p what was left of the target's row at a node's first trial
 - draft yield: accepted ÷ drafted
 - tokens per pass τ: emitted ÷ passes, the target's own token included; plain decoding gives 1
 

@@ -94,7 +94,7 @@ def summarize(run: Trace | Tally) -> Summary:
     counts, first = ours.counts, _first_difference(tally)
     return Summary(
         **_facts(ours.started),
-        draft_len=_draft_len(tally.config.get("draft_len")),
+        draft_len=_draft_len(tally.config.get("draft_len")) if ours is not plain else None,
         tokens=counts.emitted,
         passes=counts.passes,
         drafted=counts.drafted,
@@ -140,8 +140,10 @@ def draft_target_ratio(tally: Tally) -> float | None:
 
 
 def verify_ratio(tally: Tally) -> float | None:
-    """v: mean seconds of a verifying pass ÷ seconds of a plain one."""
+    """v: mean seconds of a verifying pass ÷ seconds of a plain one; None where nothing was verified."""
     ours = tally.main
+    if ours is tally.baseline:
+        return None
     return ratio(ratio(ours.verify_s, ours.counts.passes), _plain_pass_s(tally))
 
 

@@ -9,5 +9,16 @@ from specviz.models.loading import (
     load_tokenizer,
     wrap,
 )
+from specviz.models.source import default_target, has_gpu
 
-__all__ = ["LoadedModel", "check_same_tokens", "load", "load_blank", "load_plain", "load_tokenizer", "wrap"]
+__all__ = [
+    "LoadedModel",
+    "check_same_tokens",
+    "default_target",
+    "has_gpu",
+    "load",
+    "load_blank",
+    "load_plain",
+    "load_tokenizer",
+    "wrap",
+]

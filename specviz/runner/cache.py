@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from specviz.numerics import MIN_KEYS
+
 _FIRST_CAPACITY = 256
 
 
@@ -27,16 +29,13 @@ class TreeLayer(CacheLayerMixin):
         self._cache = cache
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys = self._allocate(key_states, self._cache.capacity)
-        self.values = self._allocate(value_states, self._cache.capacity)
+        key_dtype, value_dtype = self._cache.dtypes or (key_states.dtype, value_states.dtype)
+        self.keys = _allocate(key_states, self._cache.capacity, key_dtype)
+        self.values = _allocate(value_states, self._cache.capacity, value_dtype)
         self.is_initialized = True
 
-    def _allocate(self, like: Tensor, capacity: int) -> Tensor:
-        dtype = self._cache.dtype or like.dtype
-        return torch.empty(*like.shape[:2], capacity, like.shape[-1], dtype=dtype, device=like.device)
-
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Store the new rows behind those in use; return all keys and values in use, as views."""
+        """Store the new rows behind those in use; return all keys and values to look at, as views."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         start = self._cache.used
@@ -45,14 +44,15 @@ class TreeLayer(CacheLayerMixin):
             self._grow(end)
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        shown = max(end, MIN_KEYS)
+        return self.keys[:, :, :shown], self.values[:, :, :shown]
 
     def _grow(self, needed: int) -> None:
         capacity = max(needed, 2 * self.keys.shape[-2])
         used = self._cache.used
         for name in ("keys", "values"):
             old: Tensor = getattr(self, name)
-            new = self._allocate(old, capacity)
+            new = _allocate(old, capacity, old.dtype)
             new[:, :, :used] = old[:, :, :used]
             setattr(self, name, new)
 
@@ -68,21 +68,30 @@ class TreeLayer(CacheLayerMixin):
         return -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._cache.used + query_length, 0
+        return max(self._cache.used + query_length, MIN_KEYS), 0
+
+
+def _allocate(like: Tensor, capacity: int, dtype: torch.dtype) -> Tensor:
+    """Zeros, since slots that a mask hides are still multiplied: NaN would come through."""
+    return torch.zeros(*like.shape[:2], max(capacity, MIN_KEYS), like.shape[-1], dtype=dtype, device=like.device)
 
 
 class TreeCache(Cache):
     """All layers: `length` committed slots in text order, then the slots of a tree not yet decided.
 
-    Sliding-window layers keep every slot; their window is a matter of the mask. `dtype` overrides the
-    model's for storage (float64 for the exact attention, so that nothing is converted twice).
+    Sliding-window layers keep every slot; their window is a matter of the mask. `dtypes` of keys and values
+    override the model's for storage (wider ones for the exact attention, so that nothing is converted twice).
     """
 
     def __init__(
-        self, num_layers: int, *, capacity: int = _FIRST_CAPACITY, dtype: torch.dtype | None = None
+        self,
+        num_layers: int,
+        *,
+        capacity: int = _FIRST_CAPACITY,
+        dtypes: tuple[torch.dtype, torch.dtype] | None = None,
     ) -> None:
         self.capacity = capacity
-        self.dtype = dtype
+        self.dtypes = dtypes
         self.length = 0
         self.used = 0
         self._layers = [TreeLayer(self) for _ in range(num_layers)]

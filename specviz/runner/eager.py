@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specviz.models import LoadedModel
-from specviz.numerics import EXACT_ATTENTION
+from specviz.numerics import EXACT_ATTENTION, MIN_KEYS
 from specviz.runner.cache import TreeCache
 
 PREFILL_CHUNK = 256
@@ -40,9 +40,9 @@ class Runner:
         self.cache = TreeCache(
             loaded.config.num_hidden_layers,
             capacity=max(capacity, PREFILL_CHUNK),
-            dtype=torch.float64 if self._exact else None,
+            dtypes=(torch.float32, torch.float64) if self._exact else None,
         )
-        self._mask_dtype = torch.float64 if self._exact else loaded.dtype
+        self._mask_dtype = torch.float32 if self._exact else loaded.dtype
         self._windows = _windows(loaded.config)
         self._depths: list[int] = []
         self._ancestry = torch.zeros(0, 0, dtype=torch.bool)
@@ -52,14 +52,26 @@ class Runner:
         """Committed tokens in the cache."""
         return self.cache.length
 
-    def prefill(self, token_ids: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Commit a stretch of text, in chunks; looks at `cancelled` between them and then stops early."""
+    def prefill(
+        self,
+        token_ids: Sequence[int],
+        cancelled: Callable[[], bool] = lambda: False,
+        *,
+        with_hidden: bool = False,
+    ) -> list[Tensor]:
+        """Commit a stretch of text, in chunks; looks at `cancelled` between them and then stops early.
+
+        Returns the hidden states of each chunk, (rows, hidden size), if asked for; else nothing.
+        """
+        states = []
         for start in range(0, len(token_ids), PREFILL_CHUNK):
             if cancelled():
-                return
+                break
             chunk = token_ids[start : start + PREFILL_CHUNK]
-            self.forward(chunk, last_only=True)
+            ran = self.forward(chunk, with_hidden=with_hidden, last_only=True)
+            states += [] if ran.hidden is None else [ran.hidden]
             self.keep(range(len(chunk)))
+        return states
 
     @torch.inference_mode()
     def forward(
@@ -126,13 +138,15 @@ class Runner:
 
     def _mask(self, first: int, window: int | None) -> Tensor:
         rows = len(self._depths) - first
-        mask = torch.zeros(rows, self.length + len(self._depths), dtype=self._mask_dtype)
-        mask[:, self.length :].masked_fill_(~self._ancestry[first:], -torch.inf)
+        end = self.length + len(self._depths)
+        mask = torch.zeros(rows, max(end, MIN_KEYS), dtype=self._mask_dtype)
+        mask[:, self.length : end].masked_fill_(~self._ancestry[first:], -torch.inf)
+        mask[:, end:] = -torch.inf
         if window is not None:
             depths = torch.tensor(self._depths)
             key_positions = torch.cat((torch.arange(self.length), self.length + depths))
             behind = self.length + depths[first:, None] - key_positions[None]
-            mask.masked_fill_(behind >= window, -torch.inf)
+            mask[:, :end].masked_fill_(behind >= window, -torch.inf)
         return mask[None, None].to(self.loaded.device)
 
 

@@ -103,7 +103,7 @@ class Api:
         except SpecvizError as error:
             raise gr.Error(str(error), print_exception=False) from None
         finally:
-            record.close()
+            self._runs.journal.forget(record)
 
 
 def _answers(batches: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,6 @@ from typing import Any
 import gradio as gr
 
 from specviz.drafts.retrieval.reader import MAX_BYTES
-from specviz.ui.keep import MAX_CHARS
 from specviz.view.figures import figures
 from specviz.view.numbers import definitions
 from specviz.view.payload import FIELDS, as_text
@@ -47,6 +46,8 @@ def plotly_script() -> Path:
 def race_view(
     first: dict[str, Any] | None,
     answers: Sequence[Callable[[Any], Any]],
+    *,
+    max_file_chars: int,
     sets: Sequence[dict[str, Any]] = (),
 ) -> gr.HTML:
     """The view of one run. Its value is one numbered delta as JSON text; see `specviz.view.payload`.
@@ -61,7 +62,7 @@ def race_view(
         "numbers": definitions(),
         "figures": figures(),
         "plotly": plotly.as_posix(),
-        "max_file_chars": MAX_CHARS,
+        "max_file_chars": max_file_chars,
         "sets": list(sets),
         "max_reference_bytes": MAX_BYTES,
     }

@@ -14,7 +14,7 @@ import gradio as gr
 from specviz.config import DTYPES, MAX_DRAFT_LEN, NUMERICS
 from specviz.ui.component import ASSETS
 from specviz.ui.offer import Offer
-from specviz.ui.settings import DEFAULTS, MOST_NEW_TOKENS, NAMES
+from specviz.ui.settings import DEFAULTS, ITSELF, MOST_NEW_TOKENS, NAMES
 
 KEPT = ("target", "target_name", "draft", "draft_name", "draft_len", "auto", "dtype", "numerics", "baseline")
 """Settings that a preset which does not name them leaves as they are."""
@@ -42,13 +42,20 @@ def presets(offer: Offer) -> list[dict[str, Any]]:
     """Names, groups and settings from `assets/presets.json`, less those whose draft is not offered here."""
     found: list[dict[str, Any]] = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
     drafts = [name for _, name in offer.drafts]
-    return [item for item in found if item["settings"].get("draft", offer.draft) in drafts]
+    kept = [item for item in found if item["settings"].get("draft", offer.draft) in drafts]
+    if offer.on_gpu:  # bfloat16 has near-ties there, which a block may decide otherwise than single passes
+        for item in kept:
+            if item["settings"].get("draft") == ITSELF:
+                item["settings"]["dtype"] = "float32"
+    return kept
 
 
 def opening(offer: Offer) -> dict[str, Any]:
     """The values that all controls have when the page opens: those of the first preset."""
     found = presets(offer)
-    return {**DEFAULTS, "target": offer.target, "draft": offer.draft, **(found[0]["settings"] if found else {})}
+    chosen = {"target": offer.target, "draft": offer.draft}
+    length = {"draft_len": offer.draft_lens.get(offer.draft, DEFAULTS["draft_len"])}
+    return {**DEFAULTS, **chosen, **length, **(found[0]["settings"] if found else {})}
 
 
 def build(offer: Offer) -> Controls:
@@ -88,6 +95,7 @@ def _main(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
             info="tokens guessed for each pass",
         )  # fmt: skip
         controls.add("draft_len", length)
+        _wire_length(controls.by_name["draft"], length, offer)
         why = "the length that pays most by this run's own clock; a seed then fixes the law, not the trace"
         controls.add("auto", gr.Checkbox(first["auto"], label="auto", info=why))
     temperature = gr.Slider(
@@ -119,7 +127,7 @@ def _more(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
     controls.add("raw", gr.Checkbox(first["raw"], label="Raw text, no chat template"))
     controls.add("baseline", gr.Checkbox(first["baseline"], label="Run the baseline beside it"))
     controls.add("dtype", gr.Radio(list(DTYPES), value=first["dtype"], label="Number format of the weights"))
-    exact = "exact: a block of tokens gives the bits of single ones; fast: a little quicker, equal to rounding"
+    exact = "exact: on a CPU, a block of tokens gives the bits of single ones; fast: quicker, equal to rounding"
     controls.add("numerics", gr.Radio(list(NUMERICS), value=first["numerics"], label="Numerics", info=exact))
 
 
@@ -143,6 +151,12 @@ def preset_values(settings: dict[str, Any]) -> dict[str, Any]:
     more = {"draft_name": "", "auto": False} if "draft" in settings else {}
     full = {**{name: value for name, value in DEFAULTS.items() if name not in KEPT}, **more, **settings}
     return {name: "" if full[name] is None else full[name] for name in NAMES if name in full}
+
+
+def _wire_length(draft: gr.Radio, length: gr.Slider, offer: Offer) -> None:
+    """Choosing a draft chooses the length it does best with, in the browser, with no request."""
+    best = f"({json.dumps(dict(offer.draft_lens))})[name] ?? {DEFAULTS['draft_len']}"
+    draft.input(None, [draft], [length], js=f"name => {best}", api_visibility="private")
 
 
 def _wire_preset(button: gr.Button, controls: Controls, settings: dict[str, Any]) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from specviz.ui.offer import Offer
+from specviz.ui.offer import Offer, has_no_weights
 from specviz.ui.runs import Worker
 
 LEAST_S = 20
@@ -30,7 +31,9 @@ def seconds(settings: dict[str, Any], *_: Any) -> int:
 
 
 def decorator() -> Callable[[Worker], Worker] | None:
-    """What makes the worker run on the lent GPU, or None where it runs here."""
+    """What makes the worker run on the lent GPU, or None where it runs here, and can tell how loading goes."""
+    if not is_zero():
+        return None
     try:
         import spaces  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
@@ -39,10 +42,16 @@ def decorator() -> Callable[[Worker], Worker] | None:
     return wrap
 
 
-def load_at_start(shown: Offer) -> None:
-    """Fill the registry before the first call: a worker process only inherits what is loaded by then."""
+def load_at_start(shown: Offer) -> Offer:
+    """Fill the registry before the first call; returns the offer of what can be had with it.
+
+    A worker process only inherits what is loaded by then, so any other model would be loaded at every call.
+    """
     from specviz import models  # late: it imports torch
 
-    for name in dict.fromkeys([shown.target, shown.draft]):
-        if name not in ("none", "lookup"):
-            models.load(name, device="cuda")
+    loaded = dict.fromkeys(name for name in (shown.target, shown.draft) if not has_no_weights(name))
+    for name in loaded:
+        models.load(name, device="cuda")
+    targets = [choice for choice in shown.targets if choice[1] in loaded]
+    drafts = [choice for choice in shown.drafts if choice[1] in loaded or has_no_weights(choice[1])]
+    return replace(shown, targets=targets, drafts=drafts, any_name=False)

@@ -25,6 +25,7 @@ from specviz.view.payload import as_text
 MAX_RUNS = 48
 MAX_BYTES = 256 * 2**20
 MAX_REFILL = 400
+MAX_STOPS = 64  # of runs that still wait for their turn
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -84,6 +85,7 @@ class Journal:
 
     def __init__(self) -> None:
         self._records: OrderedDict[str, Record] = OrderedDict()
+        self._stops: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
         self._folder = Path(tempfile.mkdtemp(prefix="specviz-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -94,8 +96,17 @@ class Journal:
             proper = _RUN_ID.fullmatch(ticket) and ticket not in self._records
             run = ticket if proper else secrets.token_hex(16)
             record = self._records[run] = Record(run, session, self._path(run))
+            if proper and run in self._stops:
+                del self._stops[run]
+                record.stop()
             self._drop_old()
             return record
+
+    def forget(self, record: Record) -> None:
+        """The record's run is over and nobody will ask about it: it takes no place from the others."""
+        record.close()
+        with self._lock:
+            self._records.pop(record.run, None)
 
     def _path(self, run: str) -> Path:
         return self._folder / run
@@ -114,12 +125,16 @@ class Journal:
 
     def stop(self, ticket: object) -> Record | None:
         """Stop the run with this id. Where it still waits for its turn, it will end as it begins."""
-        record = self.get(ticket)
-        if record is not None:
-            if not record.over.is_set():
-                record.stop()
-        elif isinstance(ticket, str) and _RUN_ID.fullmatch(ticket):
-            self._path(ticket).touch()
+        if not isinstance(ticket, str):
+            return None
+        with self._lock:
+            record = self._records.get(ticket)
+            if record is None and _RUN_ID.fullmatch(ticket):
+                self._stops[ticket] = None
+                while len(self._stops) > MAX_STOPS:
+                    self._stops.popitem(last=False)
+        if record is not None and not record.over.is_set():
+            record.stop()
         return record
 
     def stop_session(self, session: str) -> None:
@@ -137,12 +152,17 @@ class Journal:
         for record in records:
             record.forget_texts()
 
-    def missing(self, request: object) -> list[dict[str, Any]]:
-        """The deltas `from` to `to` of a run; an empty list for anything that is no proper request."""
+    def missing(self, request: object) -> list[dict[str, Any]] | None:
+        """The deltas `from` to `to` of a run; an empty list for anything that is no proper request.
+
+        None where no such run is known: the server was started anew, or the run is too long ago.
+        """
         if not isinstance(request, dict):
             return []
-        record = self.get(request.get("run"))
-        first, last = request.get("from"), request.get("to")
-        if record is None or not isinstance(first, int) or not isinstance(last, int) or first < 0:
+        run, first, last = (request.get(name) for name in ("run", "from", "to"))
+        if not isinstance(run, str) or not isinstance(first, int) or not isinstance(last, int) or first < 0:
             return []
+        record = self.get(run)
+        if record is None:
+            return None
         return [json.loads(text) for text in record.deltas[first : min(last + 1, first + MAX_REFILL)]]

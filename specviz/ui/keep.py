@@ -7,13 +7,14 @@ request gets one sentence or nothing. Must not know gradio or the engine: a trac
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specviz.errors import SpecvizError, TraceError
 from specviz.metrics import audit
 from specviz.trace import Piece, Step, Trace, event_to_json
-from specviz.ui.journal import Journal
+from specviz.ui.journal import Journal, Record
 from specviz.ui.recordings import Recording
 from specviz.ui.worker import BUG
 from specviz.view.export import steps_csv
@@ -23,6 +24,7 @@ from specviz.view.sources import source_tokens
 
 MAX_FAULTS_SHOWN = 3
 MAX_CHARS = 32 * 2**20  # far above what a run of the page can come to; larger ones the command line replays
+MAX_CHARS_OPEN = 16 * 2**20  # where anybody may send files: still the longest run of the page
 MAX_NUMBER = 1e12
 MAX_NODES = 4096
 MAX_TOKENS = 4000  # of a reference in one answer
@@ -32,8 +34,12 @@ WEIGHT = 6  # bytes in memory for each character of a trace, about
 class Keep:
     """The handlers of one page. Recordings stay for good; what visitors bring stays as long as a run does."""
 
-    def __init__(self, journal: Journal, recordings: Sequence[Recording] = ()) -> None:
+    def __init__(
+        self, journal: Journal, recordings: Sequence[Recording] = (), *, max_chars: int = MAX_CHARS
+    ) -> None:
         self._journal = journal
+        self._max_chars = max_chars
+        self._reading = threading.Lock()  # reading takes many times a file's size, outside the queue
         self._recordings = {f"recorded-{recording.name}": recording for recording in recordings}
 
     def opening(self) -> dict[str, Any] | None:
@@ -88,24 +94,35 @@ class Keep:
         """The delta that shows the trace in a file's `text`, or one that says why it cannot be shown."""
         record = self._journal.open()
         try:
-            record.trace = _read(text)
+            delta = self._opened(record, text)
+        except SpecvizError as error:
+            delta = _refusal(record.run, str(error))
+        except Exception:
+            logging.getLogger(__name__).exception("a trace could not be shown")
+            delta = _refusal(record.run, BUG)
+        if delta["phase"] == "error":
+            self._journal.forget(record)
+        record.close()
+        return delta
+
+    def _opened(self, record: Record, text: object) -> dict[str, Any]:
+        if not self._reading.acquire(blocking=False):
+            raise TraceError("Another file is being read here; try again in a moment.")
+        try:
+            record.trace = _read(text, self._max_chars)
             record.weight = WEIGHT * len(str(text))
             delta = recorded_delta(record.trace, record.run, "imported")
             faults = audit(record.trace)
-        except SpecvizError as error:
-            delta, faults = _refusal(record.run, str(error)), []
-        except Exception:
-            logging.getLogger(__name__).exception("a trace could not be shown")
-            delta, faults = _refusal(record.run, BUG), []
-        record.close()
+        finally:
+            self._reading.release()
         return {**delta, "warning": _warning(faults)} if faults else delta
 
 
-def _read(text: object) -> Trace:
+def _read(text: object, max_chars: int) -> Trace:
     if not isinstance(text, str):
         raise TraceError("The file is not text, so it is no trace.")
-    if len(text) > MAX_CHARS:
-        raise TraceError(f"The trace is larger than {MAX_CHARS // 2**20} MB; the command line can replay it.")
+    if len(text) > max_chars:
+        raise TraceError(f"The trace is larger than {max_chars // 2**20} MB; the command line can replay it.")
     trace = Trace.from_json(text)
     for number, event in enumerate(trace.events):
         widest = max(map(abs, _numbers(event_to_json(event))), default=0)

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import gradio as gr
 
 from specviz.ui.offer import Offer
-from specviz.ui.settings import CHOICES, DEFAULTS, NAMES, from_query, to_query
+from specviz.ui.settings import CHOICES, DEFAULTS, NAMES, from_query, shortened, to_query
 
 
 class Links:
@@ -42,6 +42,7 @@ class Links:
             return [gr.skip() for _ in NAMES]
         return [gr.update(value="" if values[name] is None else values[name]) for name in NAMES]
 
-    def make(self, *values: Any) -> str:
-        """The query of a link to these settings."""
-        return urlencode(to_query(dict(zip(NAMES, values, strict=True))))
+    def make(self, *values: Any) -> tuple[str, bool]:
+        """The query of a link to these settings, and whether it holds only the beginning of a text."""
+        query, is_cut = shortened(to_query(dict(zip(NAMES, values, strict=True))))
+        return urlencode(query), is_cut

@@ -6,21 +6,22 @@ model is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from specviz.config import CASCADE, REFERENCES, copies
+from specviz.config import CASCADE, DEFAULT_DRAFT_LEN, REFERENCES, copies
 from specviz.ui.settings import ITSELF
 
-ITSELF_LABEL = "the target itself: every guess is right"
+ITSELF_LABEL = "the target itself: every guess is right, but for rounding"
 
 
 @dataclass(frozen=True)
 class Offer:
     """(label, name) of targets and drafts, and the ones chosen at first.
 
-    With `any_name` a visitor may also type a Hub id, a folder or a file: only where the visitor is the owner
-    of the machine.
+    With `any_name` a visitor may also type a Hub id, a folder or a file: only where the visitor is the owner of
+    the machine. `on_gpu` says that runs go to a GPU, where blocks equal single passes only to rounding.
+    `draft_lens` holds the length that a draft does best with, where it is not the usual one.
     """
 
     targets: Sequence[tuple[str, str]]
@@ -28,6 +29,8 @@ class Offer:
     target: str
     draft: str
     any_name: bool = False
+    on_gpu: bool = False
+    draft_lens: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -36,12 +39,12 @@ class Offer:
 
 def from_catalog(*, any_name: bool = False, hub: bool = False) -> Offer:
     """The catalog's targets and drafts; those that need the Hub only where `hub` says it is there."""
-    from specviz.models import catalog  # late: it imports torch
+    from specviz.models import catalog, default_target, has_gpu  # late: it imports torch
 
     def offered(entries: Sequence[catalog.Entry]) -> list[tuple[str, str]]:
         return [(e.label, e.name) for e in entries if catalog.is_ready(e)[0] or (hub and e.needs_hub)]
 
-    target = catalog.default_target()
+    target = default_target()
     targets = offered(catalog.TARGETS)
     if target not in [name for _, name in targets] and targets:
         target = targets[0][1]
@@ -53,4 +56,12 @@ def from_catalog(*, any_name: bool = False, hub: bool = False) -> Offer:
         drafts.insert(
             len(drafts) - 1, (f"references, then {first} where nothing matches", f"{CASCADE}{REFERENCES},{first}")
         )
-    return Offer(targets, drafts, target, first, any_name)
+    lengths = {entry.name: entry.draft_len for entry in catalog.DRAFTS if entry.draft_len != DEFAULT_DRAFT_LEN}
+    return Offer(targets, drafts, target, first, any_name, has_gpu(), lengths)
+
+
+def has_no_weights(name: str) -> bool:
+    """Whether a draft needs nothing loaded that the target has not: copies, counts, none, the target itself."""
+    from specviz.models.source import counts_of
+
+    return name in ("", "none", "lookup", "references", ITSELF) or counts_of(name) is not None

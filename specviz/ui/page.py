@@ -15,7 +15,7 @@ from specviz.ui import controls as panel
 from specviz.ui.api import Api
 from specviz.ui.component import race_view, stylesheet
 from specviz.ui.controls import Controls
-from specviz.ui.keep import Keep
+from specviz.ui.keep import MAX_CHARS, Keep
 from specviz.ui.library import Libraries
 from specviz.ui.links import Links
 from specviz.ui.offer import Offer
@@ -57,7 +57,7 @@ ENTERED = "() => { window.svEntered = true; return []; }"
 SHOW_TICKET = "() => [window.svTicket ?? '']"
 # A run that goes on is left to end by itself, so that its last delta comes; one that waits leaves the queue.
 DROP = "(waiting) => { if (waiting) document.getElementById('drop').click(); return []; }"
-SHOW_LINK = "(query) => { document.querySelector('.sv')?.svView.showLink(query); return []; }"
+SHOW_LINK = "(query, cut) => { document.querySelector('.sv')?.svView.showLink(query, cut); return []; }"
 
 
 def build_app(
@@ -66,10 +66,11 @@ def build_app(
     offer: Offer = DEFAULT_OFFER,
     recordings: Sequence[Recording] = (),
     gpu: Callable[[Worker], Worker] | None = None,
+    max_file_chars: int = MAX_CHARS,
 ) -> gr.Blocks:
     """The whole page over an engine. The first of `recordings` plays on opening."""
     runs = Runs(prepare, gpu=gpu, names=None if offer.any_name else offer.names)
-    keep = Keep(runs.journal, recordings)
+    keep = Keep(runs.journal, recordings, max_chars=max_file_chars)
     app: gr.Blocks = gr.Blocks(title=TITLE, analytics_enabled=False)
     with app:
         gr.HTML(INTRO, apply_default_css=False, js_on_load=None, elem_id="head")
@@ -78,7 +79,8 @@ def build_app(
                 controls = panel.build(offer)
             with gr.Column(scale=1, min_width=320, elem_classes="sv-main"):
                 answers = [runs.missing, keep.export, keep.open_trace, keep.reference, runs.libraries.library]
-                view = race_view(keep.opening(), answers, runs.libraries.sets)
+                sets = runs.libraries.sets
+                view = race_view(keep.opening(), answers, max_file_chars=max_file_chars, sets=sets)
         _wire_run(app, runs, controls, view)
         _wire_link(app, Links(offer), controls)
         _wire_library(app, runs.libraries)
@@ -150,8 +152,9 @@ def _wire_library(app: gr.Blocks, libraries: Libraries) -> None:
 def _wire_link(app: gr.Blocks, links: Links, controls: Controls) -> None:
     """A link fills the controls and starts nothing; it is made of the controls as they are."""
     query = gr.Textbox(visible=False, label="link")
+    cut = gr.Checkbox(visible=False, label="cut")
     quiet: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
     app.load(links.restore, None, controls.in_order, **quiet)
-    controls.share.click(links.make, controls.in_order, [query], **quiet).then(
-        None, [query], None, js=SHOW_LINK, api_visibility="private"
+    controls.share.click(links.make, controls.in_order, [query, cut], **quiet).then(
+        None, [query, cut], None, js=SHOW_LINK, api_visibility="private"
     )

@@ -6,6 +6,7 @@ know layout; the engine is handed in as `prepare`, and its values cross as in `w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.config import RunConfig
-from specviz.errors import ModelError, SpecvizError
+from specviz.errors import ConfigError, ModelError, SpecvizError
 from specviz.trace import Trace
 from specviz.ui.journal import Journal, Record
 from specviz.ui.library import Libraries
-from specviz.ui.settings import NAMES, to_config
+from specviz.ui.settings import MOST_NEW_TOKENS, NAMES, to_config
 from specviz.ui.worker import BUG, decode
 from specviz.view.payload import Feed
 from specviz.view.replay import start_of
@@ -90,7 +91,7 @@ class Runs:
         self.journal.stop_session(session)
         self.libraries.leave(session)
 
-    def missing(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+    def missing(self, request: dict[str, Any]) -> list[dict[str, Any]] | None:
         """Deltas that a page did not get; see `Journal.missing`."""
         return self.journal.missing(request)
 
@@ -116,18 +117,27 @@ class Runs:
                     yield _delta(feed, trace, batch)
                     if "error" in batch:
                         return
-        except gr.Error as error:  # from whoever lends the GPU: no time left, or the task was ended
-            yield _delta(feed, trace, {"error": str(error.message)})
+        except Exception:  # else the page would take the run for one that goes on
+            logging.getLogger(__name__).exception("a run could not be told")
+            yield _delta(feed, trace, {"error": BUG})
             return
         yield _last(feed)
 
     def _batches(
         self, config: RunConfig, record: Record, shelf: Shelf | None = None, notify: Progress | None = None
     ) -> Batches:
+        """The worker's batches; whatever goes wrong on the way to it ends them with its sentence."""
         settings, stop_path = config.to_json(), str(record.stop_path)
-        if self._remote is not None:
-            return self._remote(settings, stop_path, shelf)
-        return decode(self._prepare, settings, stop_path, shelf, notify)
+        try:
+            if self._remote is None:
+                yield from decode(self._prepare, settings, stop_path, shelf, notify)
+            else:
+                yield from self._remote(settings, stop_path, shelf)
+        except gr.Error as error:  # from whoever lends the GPU: no time left, or the task was ended
+            yield {"error": str(error.message)}
+        except Exception:  # the same, told in another way
+            logging.getLogger(__name__).exception("the worker could not be reached")
+            yield {"error": BUG}
 
     def batches(self, settings: dict[str, Any], record: Record) -> Batches:
         """The worker's batches for plain settings, as the public endpoint wants them.
@@ -138,7 +148,10 @@ class Runs:
         yield from self._batches(self._allowed(RunConfig.from_json(settings)), record)
 
     def _allowed(self, config: RunConfig) -> RunConfig:
-        """The same config. Raises ModelError where a visitor may not name one of its models."""
+        """The same config. Raises where a visitor may not name one of its models, or asks for too much."""
+        if self._names is not None and config.max_new_tokens > MOST_NEW_TOKENS:
+            most = f"at most {MOST_NEW_TOKENS:,} are decoded here"
+            raise ConfigError(f"The maximum of new tokens is {config.max_new_tokens:,}, but {most}.")
         for name in (config.target, *config.drafts):
             if self._names is not None and name not in self._names:
                 known = ", ".join(sorted(filter(None, self._names)))

@@ -12,8 +12,10 @@ import socket
 from collections.abc import Callable, Sequence
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("TQDM_DISABLE", "1")  # bars of libraries; the page has its own
 
 from specviz.ui import gpu, offer, recordings
+from specviz.ui.keep import MAX_CHARS, MAX_CHARS_OPEN
 from specviz.ui.page import build_app, launch_options
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -27,9 +29,11 @@ def main(arguments: Sequence[str] | None = None, *, say: Callable[[str], None]) 
 
     any_name = options.any_model or options.host in LOOPBACK
     shown = offer.from_catalog(any_name=any_name, hub=options.hub)
-    app = build_app(prepare, offer=shown, recordings=recordings.load_all(), gpu=gpu.decorator())
+    wrap = gpu.decorator()  # first: `spaces` wants to be imported before anything is on a GPU
     if gpu.is_zero():
-        gpu.load_at_start(shown)
+        shown = gpu.load_at_start(shown)
+    limit = MAX_CHARS if options.host in LOOPBACK else MAX_CHARS_OPEN
+    app = build_app(prepare, offer=shown, recordings=recordings.load_all(), gpu=wrap, max_file_chars=limit)
     port = free_port(options.host, options.port)
     if port != options.port:
         say(f"Port {options.port} is taken; using {port}.")

@@ -8,8 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote_plus, urlencode
 
-from specviz.config import COPY_SOURCES, DTYPES, MAX_DRAFT_LEN, MAX_SEED, NUMERICS, RunConfig
+from specviz.config import (
+    COPY_SOURCES,
+    DTYPES,
+    MAX_DRAFT_LEN,
+    MAX_PENALTY,
+    MAX_SEED,
+    MAX_TOP_K,
+    MIN_PENALTY,
+    MIN_TEMPERATURE,
+    NUMERICS,
+    RunConfig,
+)
 from specviz.errors import ConfigError
 
 DEFAULTS: dict[str, Any] = {
@@ -42,17 +54,17 @@ DEFAULTS: dict[str, Any] = {
 NAMES = tuple(DEFAULTS)
 ITSELF = "@target"  # the draft that is the target, whichever is chosen
 MOST_NEW_TOKENS = 1024  # of the slider, and so of a link
-MAX_LINK_PROMPT = 4000
-MAX_LINK_TEXT = 400
+MAX_LINK_CHARS = 8000  # as sent, so encoded: what servers on the way let through at the least
+HOTTEST = 2.0  # of the slider
 CHOICES = {"dtype": DTYPES, "numerics": NUMERICS}
 _RANGES: dict[str, tuple[float, float]] = {
     "draft_len": (1, MAX_DRAFT_LEN),
-    "temperature": (0.0, 2.0),
+    "temperature": (0.0, HOTTEST),
     "max_new_tokens": (1, MOST_NEW_TOKENS),
     "seed": (0, MAX_SEED),
-    "top_k": (0, 1_000_000),
-    "top_p": (0.01, 1.0),
-    "repetition_penalty": (0.5, 2.0),
+    "top_k": (0, MAX_TOP_K),
+    "top_p": (0.0, 1.0),
+    "repetition_penalty": (MIN_PENALTY, MAX_PENALTY),
     "min_new_tokens": (0, MOST_NEW_TOKENS),
     "min_match": (1, 64),
     "copy_len": (0, MAX_DRAFT_LEN),
@@ -154,7 +166,7 @@ def _from_link(name: str, text: str, choices: Mapping[str, Sequence[str]]) -> An
         return str(min(int(text), MAX_SEED)) if text.isascii() and text.isdigit() and len(text) < 40 else None
     if name in _RANGES:
         return _clamped(name, text)
-    return text[: MAX_LINK_PROMPT if name == "prompt" else MAX_LINK_TEXT]
+    return text[:MAX_LINK_CHARS]
 
 
 def _clamped(name: str, text: str) -> float | int | None:
@@ -166,17 +178,39 @@ def _clamped(name: str, text: str) -> float | int | None:
     if number != number:
         return None
     number = min(max(number, low), high)
+    if name == "top_p" and number == 0:
+        return None
+    if name == "temperature" and 0 < number < MIN_TEMPERATURE:
+        return MIN_TEMPERATURE
     return round(number) if name in _WHOLE else number
 
 
 def to_query(values: Mapping[str, Any]) -> dict[str, str]:
-    """What a link has to carry: every control that is not at its default. A long prompt is cut."""
+    """What a link has to carry: every control that is not at its default."""
     query = {}
     for name in NAMES:
         value = values.get(name, DEFAULTS[name])
         is_default = value == DEFAULTS[name] or value in (None, "")
         if is_default or (name == "draft_len" and values.get("auto")):
             continue
-        text = str(int(value)) if isinstance(value, bool) else f"{value}"
-        query[name] = text[:MAX_LINK_PROMPT]
+        query[name] = str(int(value)) if isinstance(value, bool) else f"{value}"
     return query
+
+
+def shortened(query: Mapping[str, str]) -> tuple[dict[str, str], bool]:
+    """The same query with its texts cut until a link can hold it, the prompt first; and whether any was cut."""
+    found = dict(query)
+    for name in ("prompt", "stop", "target_name", "draft_name"):
+        excess = len(urlencode(found)) - MAX_LINK_CHARS
+        if excess > 0 and name in found:
+            found[name] = _beginning(found[name], len(quote_plus(found[name])) - excess)
+    return found, found != dict(query)
+
+
+def _beginning(text: str, room: int) -> str:
+    """As much of `text` as takes at most `room` characters once encoded."""
+    for end, char in enumerate(text):
+        room -= len(quote_plus(char))
+        if room < 0:
+            return text[:end]
+    return text

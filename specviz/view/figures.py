@@ -14,9 +14,9 @@ LANE_NAMES = {"speculative": "with draft", "baseline": "target alone"}
 
 
 def trace(kind: str, name: str, source: str, y: str, role: str, **more: Any) -> dict[str, Any]:
-    """A trace without points; `lane` and `dim` in `more` go to its `meta`."""
+    """A trace without points; `lane` in `more` goes to its `meta`."""
     meta = {"source": source, "y": y, "role": role}
-    meta |= {key: more.pop(key) for key in ("lane", "dim") if key in more}
+    meta |= {"lane": more.pop("lane")} if "lane" in more else {}
     return {"type": kind, "name": name, "meta": meta, "x": [], "y": [], **more}
 
 
@@ -52,18 +52,10 @@ def layout(x_title: str, y_title: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def reference(value: float, *, vertical: bool = False) -> dict[str, Any]:
-    """A dashed line across the plot at `value`."""
-    along, across = ("y", "x") if vertical else ("x", "y")
-    return {
-        "type": "line",
-        f"{along}ref": "paper",
-        f"{along}0": 0,
-        f"{along}1": 1,
-        f"{across}0": value,
-        f"{across}1": value,
-        "line": {"dash": "dot", "width": 1},
-    }
+def reference(value: float) -> dict[str, Any]:
+    """A dotted line across the plot at the height `value`."""
+    line_style = {"dash": "dot", "width": 1}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "line": line_style}
 
 
 LEGEND = {
@@ -148,7 +140,7 @@ def _theory() -> dict[str, Any]:
         ),
     ]
     frame = layout(
-        "draft length γ", "×", xaxis={"dtick": 2, "rangemode": "tozero"}, shapes=[reference(1.0)], **LEGEND
+        "draft length γ", "×", xaxis={"dtick": 4, "rangemode": "tozero"}, shapes=[reference(1.0)], **LEGEND
     )
-    what = "for this run's α, c and v at each draft length"
+    what = "chains only: for this run's α, c and v at each draft length"
     return _figure("theory", "Speedup in theory", what, data, frame)

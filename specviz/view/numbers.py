@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Format = Literal["percent", "count", "one", "two", "times", "ms"]
+Format = Literal["percent", "one", "two", "times", "ms"]
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ NUMBERS = (
         "rolling_rate", "rolling_rate", "α, last 16 passes", "%", "percent",
         "The acceptance rate over the last 16 passes only: how the draft is doing right now.",
         "accepted ÷ tested, over the last 16 passes",
-        "",
+        "{rolling_accepted} ÷ {rolling_tested}",
     ),
     Number(
         "step_rate", "step_rate", "α, this pass", "%", "percent",
         "The acceptance rate of the latest pass alone; n/a where nothing was tested in it.",
         "accepted ÷ tested, in this pass",
-        "",
+        "{step_accepted} ÷ {step_tested}",
     ),
     Number(
         "overlap", "overlap", "overlap α̂", "%", "percent",
         "How much of the target's and the draft's distributions coincide, averaged over tested tokens. It is "
         "the chance of acceptance before the draft's token is known, so it is steadier than α.",
         "mean of Σ min(p_target, q_draft)",
-        "",
+        "{overlap_sum} ÷ {tested}",
     ),
     Number(
         "draft_yield", "draft_yield", "draft yield", "%", "percent",
@@ -88,7 +88,21 @@ NUMBERS = (
         "Time the target took to read the prompt, before the first token. It is the same work in both lanes "
         "and no part of the speeds.",
         "measured once for each lane",
-        "",
+        "{prefill_s} s",
+    ),
+    Number(
+        "cost_ratio", "cost_ratio", "draft ÷ target pass, c", "", "two",
+        "What a drafted token costs, in passes of the target alone. Guessing pays only while c is "
+        "well below α.",
+        "drafting seconds per drafted token ÷ seconds of a plain pass",
+        "{draft_s} ÷ {drafted} ÷ {plain_pass_s}",
+    ),
+    Number(
+        "verify_ratio", "verify_ratio", "verifying ÷ plain pass, v", "", "two",
+        "What a pass that checks a draft costs, in passes of the target alone. The paper takes 1; here it is "
+        "measured, and the plot of the theory takes it at other draft lengths from passes timed at load.",
+        "seconds of a verifying pass ÷ seconds of a plain pass",
+        "{verify_s} ÷ {passes} ÷ {plain_pass_s}",
     ),
 )  # fmt: skip
 

@@ -191,8 +191,6 @@ def _final(final: FinalDraw) -> dict[str, Any]:
 def _judgement(index: int, node: Node, sites: Sequence[Site]) -> dict[str, Any]:
     """The trials of a drafted node; the last one decided."""
     found: dict[str, Any] = {"node": index, "parent": node.parent, "q": rounded(node.q_draft)}
-    if len(node.proposers) > 1 or any(node.proposers):
-        found["by"] = list(node.proposers)
     for position, site in enumerate(sites):
         for trial in site.trials:
             if trial.node == index:
@@ -203,7 +201,6 @@ def _judgement(index: int, node: Node, sites: Sequence[Site]) -> dict[str, Any]:
                     own=rounded(node.q_draft),
                     u=rounded(trial.u),
                     rank=trial.rank,
-                    overlap=rounded(trial.overlap),
                     a=rounded(min(1.0, trial.cur / trial.row) if trial.row else 1.0),
                     site=position,
                 )
@@ -234,6 +231,7 @@ def _started(event: RunStarted) -> dict[str, Any]:
         "device": event.device,
         "bit_exact": event.bit_exact,
         "prefill_s": rounded(event.prefill_s),
+        "plain_pass_s": rounded(dict(event.pass_times).get(1)),
         "num_prompt_tokens": event.num_prompt_tokens,
     }
 

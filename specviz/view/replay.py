@@ -27,7 +27,7 @@ def start_of(trace: Trace, source: Source, title: str = "") -> dict[str, Any]:
         "title": title,
         "config": {
             "prompt": prompt[:MAX_PROMPT_SHOWN] + ("…" if len(prompt) > MAX_PROMPT_SHOWN else ""),
-            "temperature": _number(config.get("temperature"), 0.0),
+            "temperature": _number(config.get("temperature"), None),
             "draft_len": length if length == "auto" else _number(length, None),
             "copy_len": _copy_len(config),
             "max_new_tokens": _number(config.get("max_new_tokens"), 0),
@@ -63,5 +63,5 @@ def recorded_delta(trace: Trace, run: str, source: Source, title: str = "") -> d
         phase="done",
         start=start_of(trace, source, title or trace.versions.get("machine", "")),
     )
-    note = closing_note(feed.tally)
+    note = closing_note(feed.tally, live=source == "live")
     return {**delta, "note": note, "end": ending(feed.tally), "theory": theory_curve(feed.tally)}

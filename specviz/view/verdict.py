@@ -6,16 +6,16 @@ curve for the measured α, c and v. Must not know the browser, gradio or the eng
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from specviz.config import copies
+from specviz.config import MAX_DRAFT_LEN, copies
 from specviz.errors import SpecvizError
 from specviz.metrics import Summary, Tally, summarize
-from specviz.metrics.summary import FirstDifference, draft_target_ratio
+from specviz.metrics.summary import FirstDifference, draft_target_ratio, verify_ratio
 from specviz.theory import measured_verify_ratio, speedup_curve, speedup_factor
 from specviz.trace import RunStarted
 
-CURVE_LIMIT = 16
 # Logits: how far apart the two best tokens may be for rounding to swap them. Measured on the embedded target
 # without exact numerics, 120 positions of 5 prompts, blocks of 8 against single tokens: the gap moved by up to
 # 0.375 in bfloat16, 0.0625 in float16 and 3.4e-5 in float32. Best logits reach 44 there, where neighbours in
@@ -44,9 +44,15 @@ def ending(tally: Tally) -> dict[str, Any]:
 
 def verdict(summary: Summary, tally: Tally) -> dict[str, str]:
     """Whether the two lanes say the same, and what may be expected of them: a kind and a sentence."""
+    if tally.main is tally.baseline and summary.baseline_tokens:
+        return {"kind": "unknown", "text": "There was no draft in this run: the target decoded alone."}
     if not summary.baseline_tokens or not summary.tokens:
-        return {"kind": "unknown", "text": "No baseline to compare with."}
-    if tally.config.get("temperature") != 0:
+        missing = "No token with the draft yet" if summary.baseline_tokens else "No baseline"
+        return {"kind": "unknown", "text": f"{missing} to compare with."}
+    temperature = tally.config.get("temperature")
+    if not isinstance(temperature, int | float):
+        return {"kind": "unknown", "text": "The trace names no temperature, so equal texts may not be promised."}
+    if temperature != 0:
         text = "Texts may differ above temperature 0: both lanes draw from the same distribution, by chance."
         return {"kind": "law", "text": text}
     difference = summary.first_difference
@@ -74,11 +80,13 @@ def _difference(difference: FirstDifference, started: RunStarted | None) -> dict
     return {"kind": "tie", "text": f"{where}{apart}: a numerical tie. {why}"}
 
 
-def closing_note(tally: Tally) -> str:
-    """Why the lane with the draft ended, as a sentence."""
+def closing_note(tally: Tally, *, live: bool = True) -> str:
+    """Why the lane with the draft ended, as a sentence; who watches a recording has not stopped it."""
     finished = tally.speculative.finished or tally.baseline.finished
     if finished is None:
         return "The recording ends here."
+    if finished.reason == "cancelled" and not live:
+        return "Stopped before its end."
     return finished.message or REASONS[finished.reason]
 
 
@@ -89,16 +97,27 @@ def theory_curve(tally: Tally) -> dict[str, Any] | None:
     """
     started, counts = tally.speculative.started, tally.speculative.counts
     alpha, cost_ratio = counts.acceptance_rate, draft_target_ratio(tally)
-    if started is None or alpha is None or cost_ratio is None or not started.pass_times:
+    known = started is not None and started.pass_times and tally.only_chains  # the theory is one of chains
+    if not known or alpha is None or cost_ratio is None:
         return None
     try:
-        verify = measured_verify_ratio(started.pass_times)
-        curve = speedup_curve(alpha, CURVE_LIMIT, cost_ratio, verify)
+        verify = _verify_ratios(tally)
+        curve = speedup_curve(alpha, MAX_DRAFT_LEN, cost_ratio, verify)
         length = _length_in_use(tally)
         now = [length, round(speedup_factor(alpha, length, cost_ratio, verify), 4)]
     except SpecvizError:  # a trace from elsewhere may hold pass times that make no sense
         return None
     return {"draft_len": [n for n, _ in curve], "speedup": [round(s, 4) for _, s in curve], "now": now}
+
+
+def _verify_ratios(tally: Tally) -> Callable[[int], float]:
+    """v by draft length: as measured at load, scaled to pass through what this run's own passes took."""
+    started, counts = tally.speculative.started, tally.speculative.counts
+    at_load = measured_verify_ratio(started.pass_times if started else ())
+    here = verify_ratio(tally)
+    usual = at_load(round(counts.drafted / counts.passes)) if counts.passes else 0.0
+    scale = here / usual if here and usual else 1.0
+    return lambda length: scale * at_load(length) if length else 1.0
 
 
 def _length_in_use(tally: Tally) -> int:

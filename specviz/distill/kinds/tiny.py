@@ -1,0 +1,69 @@
+"""`tiny`: a plain causal LM of at most 1/20 of its target, which transformers loads by itself.
+
+Owns: this kind. Must not know how data are written or where jobs keep their state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specviz.distill import student
+from specviz.distill.card import Sizes
+from specviz.distill.kinds.kind import About, Lesson
+from specviz.distill.measure import Agreement, agreement
+from specviz.distill.report import Report
+from specviz.distill.store import Chat
+from specviz.distill.train import Causal, Progress, Trainer, TrainSettings
+
+_MEASURED_CHATS = 24
+
+
+class Tiny:
+    """Two narrow layers and the target's vocabulary, its embeddings started from the target's."""
+
+    data_share = 0.6
+
+    def build(self, target: Any, tokenizer: Any, seed: int) -> None:
+        self._tokenizer = tokenizer
+        self._draft = student.build(target, seed).to(target.device)
+        self._sizes = Sizes.of(target, self._draft)
+
+    def train(self, lesson: Lesson) -> Progress:
+        settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed)
+        trainer = Trainer(Causal(self._draft), lesson.chats, settings, lesson.checkpoint, lesson.clock)
+        sample = lesson.held_out[:_MEASURED_CHATS]
+
+        def report(progress: Progress) -> None:
+            if trainer.due and sample:
+                rate = agreement(self._draft, sample).rate
+                progress.course.append((progress.tokens_seen, round(rate, 4)))
+            latest = progress.course[-1][1] if progress.course else None
+            left = max(0.0, lesson.seconds - progress.elapsed_s)
+            message = f"step {progress.step}, {progress.tokens_seen:,} tokens seen, loss {progress.loss:.3f}"
+            lesson.say(Report("train", message, progress.fraction(settings), left, latest))
+
+        return trainer.run(report)
+
+    def measure(self, held_out: Sequence[Chat]) -> Agreement:
+        self._draft.to(torch.bfloat16)
+        return agreement(self._draft, held_out)
+
+    def save(self, out: Path) -> None:
+        self._draft.save_pretrained(out)
+        self._tokenizer.save_pretrained(out)
+        if getattr(self._tokenizer, "is_fast", False):  # again, without the line breaks that make a third of it
+            self._tokenizer.backend_tokenizer.save(str(out / "tokenizer.json"), pretty=False)
+
+    def about(self) -> About:
+        return About(
+            rows=self._sizes.rows(),
+            training="Cross-entropy against the target's 16 largest probabilities, all other tokens as one class, "
+            "mixed with its first choice; AdamW; embeddings started from principal components of the target's.",
+            agreement="Share of positions where the draft's first choice, given the target's own greedy answer so "
+            "far, is the target's token; on chats that were never trained on.",
+            library="transformers",
+        )
