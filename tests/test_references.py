@@ -354,6 +354,7 @@ def test_references_without_any_are_refused(makers):
 def test_a_run_reads_its_references_and_its_trace_tells_no_paths(tiny, tmp_path, monkeypatch):
     target = toys.loaded(tiny.model, "TINY", tokenizer=TOKENIZER)
     monkeypatch.setattr(run, "_load", lambda *_: target)
+    monkeypatch.setattr(run, "require_known", lambda _: None)
     path = tmp_path / "notes.txt"
     path.write_text("ABCABCABC")
     config = RunConfig(
@@ -377,6 +378,7 @@ def test_a_run_reads_its_references_and_its_trace_tells_no_paths(tiny, tmp_path,
 def test_a_reference_in_the_prompt_is_read_by_the_model_but_not_kept_in_the_trace(tmp_path, monkeypatch):
     target = toys.loaded(toys.tiny(vocab_size=256).model, "TINY", tokenizer=TOKENIZER)
     monkeypatch.setattr(run, "_load", lambda *_: target)
+    monkeypatch.setattr(run, "require_known", lambda _: None)
     (tmp_path / "notes.txt").write_text("ABCABCXYZ\n")
     path = str(tmp_path / "notes.txt")
     config = RunConfig(prompt="AB", target="TINY", raw=True, references=(path,), prompt_references=(path,), seed=1)
