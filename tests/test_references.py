@@ -14,7 +14,7 @@ from tokenizer_makers import byte_level, metaspace
 from specviz import run
 from specviz.config import MAX_REFERENCES, RetrievalSettings, RunConfig
 from specviz.drafts.naming import Makers, make_draft
-from specviz.drafts.retrieval import corpus, library
+from specviz.drafts.retrieval import corpus, library, sets
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.drafts.retrieval.library import Shelf
 from specviz.drafts.retrieval.markup import html_text
@@ -208,6 +208,50 @@ def test_documents_that_are_to_stand_in_the_prompt_do_in_their_order():
     assert made.with_prompt("ask ") == "one\n\nthree\n\nask "
     assert made.num_in_prompt == 5 + 6
     assert library.index_documents([Document("b", "two")], TOKENIZER).with_prompt("ask") == "ask"
+
+
+# -- bundled sets --------------------------------------------------------------------------------
+
+SET = {
+    "name": "lease",
+    "title": "A lease",
+    "files": ["b.md", "a.md"],
+    "prompts": [{"id": "lease-1", "category": "quote", "prompt": "Quote it.", "in_prompt": True}],
+}
+
+
+def set_in(folder, **changes):
+    (folder / "lease").mkdir(exist_ok=True)
+    for name in ("a.md", "b.md"):
+        (folder / "lease" / name).write_text(f"text of {name}")
+    (folder / "lease" / "set.json").write_text(json.dumps({**SET, **changes}))
+    return folder
+
+
+def test_a_set_is_its_texts_in_their_order_and_its_prompts(tmp_path):
+    (one,) = sets.load_sets(set_in(tmp_path))
+    assert (one.name, one.title) == ("lease", "A lease")
+    assert one.documents == (Document("b.md", "text of b.md"), Document("a.md", "text of a.md"))
+    assert one.prompts == (sets.SetPrompt("lease-1", "quote", "Quote it.", True),)
+    assert sets.load_sets(tmp_path / "absent") == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"files": ["absent.md"]}, {"files": None}, {"prompts": [{"id": "x"}]}, {"prompts": [5]}, {"prompts": None}],
+    ids=str,
+)
+def test_a_damaged_set_is_refused_by_name(tmp_path, changes):
+    with pytest.raises(DocumentError, match="set lease"):
+        sets.load_sets(set_in(tmp_path, **changes))
+
+
+def test_the_sets_that_come_with_the_project_can_be_read_and_have_prompts_of_their_own():
+    found = sets.load_sets()
+    prompts = [prompt for one in found for prompt in one.prompts]
+    assert len({prompt.id for prompt in prompts}) == len(prompts)
+    assert {prompt.category for prompt in prompts} <= {"summarise", "quote", "edit", "ask"}
+    assert all(one.documents and one.prompts and one.title for one in found)
 
 
 # -- corpus --------------------------------------------------------------------------------------

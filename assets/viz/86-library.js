@@ -120,9 +120,17 @@ class Library {
     if (await this.change("set", { name: set.name })) return;
     chooseDraft("references");
     this.prompts.replaceChildren(
-      ...set.prompts.map(({ prompt }) => el("button", { type: "button", class: "sv-btn wide", text: prompt, title: prompt, onclick: () => setPrompt(prompt) }))
+      ...set.prompts.map((one) => el("button", { type: "button", class: "sv-btn wide", text: one.prompt, title: one.prompt, onclick: () => this.use(one) }))
     );
-    if (set.prompts.length) setPrompt(set.prompts[0].prompt);
+    if (set.prompts.length) await this.use(set.prompts[0]);
+  }
+
+  /** A set's prompt with its texts before it, or without them where it carries what it needs itself. */
+  async use({ prompt, in_prompt }) {
+    setPrompt(prompt);
+    for (const name of [...this.list.querySelectorAll(".sv-docname")].map((node) => node.textContent)) {
+      await this.change("prompt", { name, on: in_prompt });
+    }
   }
 }
 

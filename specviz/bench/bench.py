@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from specviz import models, run
 from specviz.bench.prompts import PROMPTS
 from specviz.bench.rounds import Spread
-from specviz.config import RunConfig
+from specviz.config import CASCADE, REFERENCES, RunConfig, copies
 from specviz.drafts.retrieval.library import Shelf
 from specviz.drafts.retrieval.sets import ReferenceSet, load_sets
 from specviz.models import LoadedModel, catalog
@@ -82,6 +82,12 @@ class Bench:
     @property
     def num_tokens(self) -> int:
         return 40 if self.quick else 128
+
+    @property
+    def copying_drafts(self) -> Sequence[str]:
+        """What copies from references: alone, and with the first other draft where nothing matches."""
+        first = [name for name in self.drafts if not copies(name)][:1]
+        return [REFERENCES, *(f"{CASCADE}{REFERENCES},{name}" for name in first if not self.quick)]
 
     @property
     def num_tokens_cited(self) -> int:

@@ -34,7 +34,7 @@ TITLES = {
     "numerics": "Exact against fast numerics, one target pass",
     "pass times": "One target pass by block size",
     "drafts": "Drafts against plain decoding, raced step by step",
-    "retrieval": "Copying from references in the prompt, against plain decoding and prompt lookup, in turn",
+    "retrieval": "Copying from references, against plain decoding and prompt lookup, in turn",
     "searching": "Searching for copies, on one core",
 }
 _BUSY = 0.5

@@ -135,7 +135,7 @@ class Libraries:
 
 
 def _described(chosen: ReferenceSet) -> dict[str, Any]:
-    prompts = [{"category": one.category, "prompt": one.prompt} for one in chosen.prompts]
+    prompts = [{"prompt": one.prompt, "in_prompt": one.in_prompt} for one in chosen.prompts]
     return {"name": chosen.name, "title": chosen.title, "prompts": prompts}
 
 

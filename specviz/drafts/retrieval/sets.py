@@ -20,16 +20,20 @@ GROUNDED = ("quote", "edit")
 
 @dataclass(frozen=True, slots=True)
 class SetPrompt:
-    """What a user asks of a set; `category` is summarise, quote, edit or ask."""
+    """What a user asks of a set; `category` is summarise, quote, edit or ask.
+
+    `in_prompt`: the texts stand before it. Otherwise it carries what it needs itself, and they only help to draft.
+    """
 
     id: str
     category: str
     prompt: str
+    in_prompt: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceSet:
-    """Texts in the order in which they stand before a prompt, and the prompts."""
+    """Texts in the order in which they may stand before a prompt, and the prompts."""
 
     name: str
     title: str
@@ -54,7 +58,7 @@ def _load(folder: Path) -> ReferenceSet:
         name, title = str(data["name"]), str(data["title"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DocumentError(f"The reference set {folder.name} is damaged: {error}.") from None
-    documents, complaints = read_documents(paths, in_prompt=paths)
+    documents, complaints = read_documents(paths)
     if complaints:
         raise DocumentError(f"The reference set {folder.name} cannot be used. {' '.join(complaints)}")
     return ReferenceSet(name, title, tuple(documents), prompts)
