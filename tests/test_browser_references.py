@@ -5,7 +5,9 @@ from browser import Visit, serving
 from fake_engine import STORY, FakeEngine, as_reference, recorded
 
 from specviz.drafts.retrieval.reader import Document
+from specviz.drafts.retrieval.sets import ReferenceSet, SetPrompt
 from specviz.trace import Trace
+from specviz.ui import library
 from specviz.ui.recordings import Recording
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
@@ -14,12 +16,28 @@ TEXT = "".join(STORY)
 HOSTILE = "<img src=x onerror=alert(1)> ${alert(2)} {{alert(3)}} <script>alert(4)</script>"
 
 
+SETS = (
+    ReferenceSet(
+        "lease",
+        "A lease to try",
+        (Document("lease.md", TEXT),),
+        (
+            SetPrompt("lease-1", "quote", "Quote the first word.", True),
+            SetPrompt("lease-2", "edit", "Here is a word: tenant. Repeat it.", False),
+        ),
+    ),
+)
+
+
 @pytest.fixture(scope="module")
 def served():
+    patch = pytest.MonkeyPatch()
+    patch.setattr(library, "load_sets", lambda: SETS)
     notes = as_reference(Document("notes.txt", TEXT))
     first = recorded(FakeEngine(references=[notes]), max_new_tokens=48).without_texts()
     with serving(FakeEngine(agree=0.9), recordings=[Recording("first", first)]) as page:
         yield page
+    patch.undo()
 
 
 @pytest.fixture
@@ -137,6 +155,21 @@ def test_what_a_visitor_brings_is_seen_by_nobody_else_and_gone_when_they_leave(s
         "(run) => document.querySelector('.sv').svView.ask.reference({run, source: 'secret.txt', from: 0, to: 3})",
         run,
     )
+
+
+def test_a_set_brings_its_texts_and_its_prompts_fill_the_prompt(visit):
+    guest = bring(visit(), mine_txt="my own words")
+    page = guest.page
+    page.get_by_text("References: texts to copy from").click()
+    page.get_by_text("A lease to try", exact=True).click()
+    page.locator(".sv-docname", has_text="lease.md").wait_for()
+    page.wait_for_function("document.querySelector('#prompt textarea').value === 'Quote the first word.'")
+    page.wait_for_function("document.querySelector('.sv-docs input').checked")
+    assert docs(guest) == ["lease.md"]
+    page.get_by_text("Here is a word: tenant. Repeat it.", exact=True).click()
+    page.wait_for_function("!document.querySelector('.sv-docs input').checked")
+    guest.run().finish()
+    assert guest.ask("v.run.start.config.prompt") == "Here is a word: tenant. Repeat it."
 
 
 # -- where copies came from ----------------------------------------------------------------------
