@@ -120,7 +120,7 @@ class Library {
     if (await this.change("set", { name: set.name })) return;
     chooseDraft("references");
     this.prompts.replaceChildren(
-      ...set.prompts.map((one) => el("button", { type: "button", class: "sv-btn wide", text: one.prompt, title: one.prompt, onclick: () => this.use(one) }))
+      ...set.prompts.map((one) => el("button", { type: "button", class: "sv-btn wide", text: firstLine(one.prompt), title: one.prompt, onclick: () => this.use(one) }))
     );
     if (set.prompts.length) await this.use(set.prompts[0]);
   }
@@ -147,6 +147,13 @@ function base64(file) {
     reader.onerror = () => resolve("!");
     reader.readAsDataURL(file);
   });
+}
+
+/** What a button has room for of a prompt that may be long. */
+function firstLine(text) {
+  const [line] = text.split("\n");
+  const shown = line.length > 72 ? `${line.slice(0, 70)}…` : line;
+  return shown === text || shown.endsWith("…") ? shown : `${shown} …`;
 }
 
 /** Fill the prompt as if it had been typed. */
