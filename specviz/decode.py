@@ -158,12 +158,15 @@ class _Lane:
         copied = most_copied(self.source) if self.source else 0
         self.policy = AutoLength(times) if chosen == "auto" else FixedLength(max(chosen, copied))
 
+    @property
+    def _wants_hidden(self) -> bool:
+        return self.source is not None and self.source.wants_hidden
+
     def read_prompt(self) -> RunStarted:
         """The prompt pass: feed all tokens but the last, in the target and the drafts."""
         start = self.around.clock()
         prompt_ids = tuple(self.context_ids)
-        wants_hidden = self.source is not None and self.source.wants_hidden
-        states = self.runner.prefill(self.context_ids[:-1], self.around.cancelled, with_hidden=wants_hidden)
+        states = self.runner.prefill(self.context_ids[:-1], self.around.cancelled, with_hidden=self._wants_hidden)
         if self.source:
             self.source.start(self.context_ids, self.sampler, self.around.cancelled)
         if isinstance(self.source, ReadsPrompt) and states:
@@ -244,8 +247,7 @@ class _Lane:
         """The target's one pass: over the last committed token and the whole tree behind it."""
         token_ids = [self.context_ids[-1], *tree.token_ids]
         parents = [-1, *(parent + 1 for parent in tree.parents)]
-        wants_hidden = self.source is not None and self.source.wants_hidden
-        ran = self.runner.forward(token_ids, parents, with_hidden=wants_hidden)
+        ran = self.runner.forward(token_ids, parents, with_hidden=self._wants_hidden)
         if not torch.isfinite(ran.logits.amax(-1)).all():  # a NaN anywhere, or a row without a largest number
             raise NumericsError(f"The target {self.target.name} returned NaN or infinite logits")
         return ran

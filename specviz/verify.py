@@ -182,12 +182,23 @@ def _decide(tree: TokenTree, node: int, p_row: Tensor, generator: torch.Generato
         token_id, row = tree.token_ids[proposal.node], proposal.row
         u, p_token, q_token = uniform(generator), float(cur[token_id]), float(row[token_id])
         accepted = u * q_token < p_token
-        overlap = float(torch.minimum(cur, row).sum())
+        is_sure = q_token == 1  # a one-hot row: what is common and what is left need no sweep over the vocabulary
+        overlap = min(p_token, 1.0) if is_sure else float(torch.minimum(cur, row).sum())
         throws.append(Throw(proposal, p_token, q_token, u, overlap, accepted))
         if accepted:
             return Decision(node, tuple(throws), cur, mass), proposal.node
-        cur, mass = residual(cur, row)
+        cur, mass = _without(cur, token_id, p_token) if is_sure else residual(cur, row)
     return Decision(node, tuple(throws), cur, mass), None
+
+
+def _without(cur: Tensor, token_id: int, p_token: float) -> tuple[Tensor, float]:
+    """`residual` for a row that is one-hot at `token_id`, where `cur` has `p_token`."""
+    if p_token == 0:
+        return cur, 1.0
+    left = cur.clone()
+    left[token_id] = 0.0
+    mass = float(left.sum())
+    return (left / mass, mass) if mass > 0 else (cur, mass)
 
 
 def residual(cur: Tensor, row: Tensor) -> tuple[Tensor, float]:

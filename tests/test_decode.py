@@ -36,6 +36,7 @@ from trace_makers import finished, started, step
 from specviz import decode, sampling, verify
 from specviz.config import RetrievalSettings
 from specviz.decode import Surroundings, autoregress, race, speculate
+from specviz.drafts import growth
 from specviz.drafts import model as draft_model
 from specviz.drafts.cascade import Cascade
 from specviz.drafts.merge import MergedDraft
@@ -360,7 +361,7 @@ def exact_odds(monkeypatch):
 
 
 def _played(monkeypatch, odds, make_run):
-    for room in (verify, draft_model, sampling):
+    for room in (verify, draft_model, growth, sampling):
         monkeypatch.setattr(room, "uniform", odds.uniform)
         monkeypatch.setattr(room, "draw", odds.draw)
     events = list(make_run())

@@ -11,8 +11,10 @@ from toys import P9, noisy, plain_greedy, play, said, settings
 
 from specviz.drafts import Observation
 from specviz.drafts.copies import CopyGuesser
-from specviz.drafts.guess import NUM_CANDIDATES, TAIL, Blend, Guess, GuessTree, even_weights, likeliest
-from specviz.drafts.mix import GUESSERS, make_tree, write_weights
+from specviz.drafts.growth import holds
+from specviz.drafts.guess import NUM_BLENDED, NUM_CANDIDATES, TAIL, Blend, Guess, even_weights, likeliest
+from specviz.drafts.guess_tree import GuessTree
+from specviz.drafts.mix import GUESSERS, make_tree, weight_notes, write_weights
 from specviz.drafts.ngram import NgramTable
 from specviz.drafts.recycle import RecycledGuesser
 from specviz.errors import ModelError
@@ -98,7 +100,7 @@ def test_what_is_not_worth_a_row_is_not_drafted():
     lists = lambda tail: [(1, 0.5), (2, 0.06), (3, 0.04)] if tail[-1] == 0 else [(4, 0.09)]  # noqa: E731
     tree = propose(begin(GuessTree([Fixed(lists)], Blend({})), [0]), [0], 9)
     assert [tree.path(node) for node in range(len(tree))] == [[1], [2]]
-    assert len(propose(begin(GuessTree([Fixed(lists)], Blend({}), 0.0), [0]), [0], 4)) == 4
+    assert len(propose(begin(GuessTree([Fixed(lists)], Blend({}), min_chance=0.0), [0]), [0], 4)) == 4
 
 
 def test_nodes_are_single_sure_choices_and_show_the_blended_list():
@@ -126,7 +128,7 @@ def test_a_blend_weighs_by_what_each_guesser_knows_and_evenly_where_it_was_never
     assert Blend({(2, 1, 0): (0.8, 0.2, 0.0)}).merge(guesses) == [(2, pytest.approx(0.6)), (1, pytest.approx(0.4))]
     assert Blend({}).merge(guesses) == [(2, pytest.approx(0.75)), (1, pytest.approx(0.25))]
     assert even_weights((0, 0)) == [0.0, 0.0]
-    assert len(Blend({}).merge([Guess(1, [(i, 0.01) for i in range(30)])])) == NUM_CANDIDATES
+    assert len(Blend({}).merge([Guess(1, [(i, 0.01) for i in range(30)])])) == NUM_BLENDED
 
 
 def test_every_guesser_reads_the_whole_text_once_and_is_told_what_the_target_expects():
@@ -150,6 +152,51 @@ def test_the_likeliest_tokens_come_with_their_probabilities_best_first():
     for row, ranked in zip(logits.softmax(-1), likeliest(logits), strict=True):
         assert [share for _, share in ranked] == pytest.approx(sorted(row.tolist(), reverse=True)[:NUM_CANDIDATES])
         assert all(row[token_id] == share for token_id, share in ranked)
+
+
+# Above temperature 0.
+
+
+def drawn(ranked_of, seed, budget=9, temperature=1.0, vocab_size=20):
+    source = GuessTree([Fixed(ranked_of)], Blend({}))
+    source.start([0], Sampler(settings(temperature=temperature), [0], vocab_size=vocab_size), lambda: False)
+    return source.propose([0], budget, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_siblings_come_each_from_what_the_earlier_ones_left(seed):
+    ranked_of = random_lists(seed)
+    tree = drawn(ranked_of, seed)
+    assert 2 <= len(tree) <= 9
+    for parent in {ROOT, *range(len(tree))}:
+        left = dict(ranked_of((0, *tree.path(parent))[-TAIL:]))
+        for proposal in tree.proposals_under(parent):
+            total = sum(left.values())
+            expected = torch.zeros(20)
+            expected[list(left)] = torch.tensor([share / total for share in left.values()])
+            assert torch.allclose(proposal.row, expected)
+            assert left.pop(tree.token_ids[proposal.node]) > 0
+
+
+@pytest.mark.parametrize(("temperature", "shares"), [(1.0, (0.6, 0.3, 0.1)), (0.5, (0.36, 0.09, 0.01))])
+def test_the_first_draw_follows_the_list_at_the_runs_temperature(temperature, shares):
+    ranked = [(i, 0.5 * share) for i, share in enumerate((0.6, 0.3, 0.1))]
+    counts = torch.zeros(3)
+    for seed in range(600):
+        counts[drawn(lambda _: ranked, seed, 1, temperature, 3).token_ids[0]] += 1
+    assert (counts / 600).tolist() == pytest.approx([share / sum(shares) for share in shares], abs=0.06)
+
+
+def test_a_drawn_tree_grows_where_draws_hold():
+    """A sure list is followed deep, an unsure one is drawn from more than once."""
+    sure = drawn(lambda tail: [(len(tail), 0.97), (19, 0.03)], 1)
+    unsure = drawn(lambda _: [(i, 0.2) for i in range(5)], 1)
+    assert max(sure.depths()) > max(unsure.depths())
+    assert unsure.parents.count(ROOT) > sure.parents.count(ROOT)
+
+
+def test_what_is_accepted_more_often_is_thought_to_be():
+    assert all(0 < holds(i / 10) < holds((i + 1) / 10) < 1 for i in range(10))
 
 
 # Guessers.
@@ -234,10 +281,18 @@ def empty_table(**notes):
     return NgramTable(nothing, nothing, nothing, nothing, 2, "toy", notes)
 
 
-def test_weights_are_read_as_they_were_written():
-    weights = {levels: [0.25, 0.5, 0.25, 0.0] for levels in itertools.product((0, 1), repeat=4)}
-    source = make_tree("mix", empty_table(mix=write_weights(weights)))
-    assert source._blend._weights == weights
+def test_weights_are_read_as_they_were_written_and_serve_their_temperature():
+    greedy, sampled = (
+        {levels: [share, 1 - share, 0.0, 0.0] for levels in itertools.product((0, 1), repeat=4)}
+        for share in (0.25, 0.5)
+    )
+    notes = {name: write_weights(w) for name, w in zip(weight_notes("mix"), (greedy, sampled), strict=True)}
+    for notes_given, temperature, expected in [
+        (notes, 0.0, greedy), (notes, 0.7, sampled), (dict(list(notes.items())[:1]), 1.0, greedy),
+    ]:  # fmt: skip
+        source = make_tree("mix", empty_table(**notes_given))
+        source.start([1], Sampler(settings(temperature=temperature), [1], vocab_size=9), lambda: False)
+        assert source._blend._weights == expected
     assert source.names == ("lookup", "recycle", "ngram")
 
 

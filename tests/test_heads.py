@@ -91,6 +91,21 @@ def test_a_tree_gives_each_path_what_it_gives_alone(tmp_path, kind):
         assert torch.allclose(alone, torch.stack((first[rows[0]], second[rows[1]])), atol=1e-4)
 
 
+def test_nodes_of_any_depth_are_read_together(tmp_path, kind):
+    """Depths 1, 1 and 3 span as many positions as there are rows, and are not consecutive all the same."""
+    target = head_makers.tied()
+    source = started(head_makers.head(tmp_path, kind, target), target, TEXT)
+    source.begin(TEXT)
+    source.extend([-1], [33])
+    source.extend([0], [90])
+    together = source.extend([-1, -1, 1], [5, 6, 7])
+    for path, row in (([5], 0), ([6], 1), ([33, 90, 7], 2)):
+        source.begin(TEXT)
+        for i, token_id in enumerate(path):
+            alone = source.extend([i - 1], [token_id])
+        assert torch.allclose(alone[0], together[row], atol=1e-4)
+
+
 def test_a_long_prompt_read_in_parts_is_read_as_a_whole(tmp_path, kind, monkeypatch):
     target = head_makers.tied()
     source = head_makers.head(tmp_path, kind, target)

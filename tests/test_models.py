@@ -28,6 +28,7 @@ from transformers import (
 
 from specviz import models
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.ngram import NgramTable
 from specviz.errors import ModelError
 from specviz.models import catalog, check_same_tokens, loading, source, wrap
 from specviz.numerics import EXACT_ATTENTION, PackedLinear
@@ -518,3 +519,9 @@ def test_two_sets_of_rotary_factors_are_used_up_to_the_switch_only():
     trace = play(target, ModelDraft(target), P9, draft_len=8, max_new_tokens=64)
     assert trace.finished("speculative").reason == "context"
     assert said(trace) == plain_greedy(target, P9, len(said(trace)))
+
+
+@pytest.mark.parametrize("folder", ["~nobody-of-that-name", "x" * 5000, "\0"])
+def test_counts_in_a_folder_that_can_be_none_are_refused_in_a_sentence(folder):
+    with pytest.raises(ModelError, match="counts"):
+        NgramTable.open(source.counts_of(f"mix:{folder}").file)

@@ -8,7 +8,7 @@ from tokenizer_makers import byte_level
 from toys import P9, noisy, plain_greedy, timeless, tiny
 
 from specviz.config import RunConfig
-from specviz.drafts.ngram import FILE_NAME, tokenizer_stamp
+from specviz.drafts.ngram import tokenizer_stamp
 from specviz.errors import ConfigError, ContextError, ModelError
 from specviz.metrics import audit, summarize
 from specviz.models import catalog, loading
@@ -42,7 +42,7 @@ def folders(tmp_path_factory):
         counts = counted([spoken_chat(target, prompt) for prompt in ((104,), P9)], VOCAB)
         counts = dataclasses.replace(counts, stamp=tokenizer_stamp(tokenizers[name]))
         (place / f"{name} counts").mkdir()
-        (place / f"{name} counts" / FILE_NAME).write_bytes(counts.to_bytes())
+        (place / f"{name} counts" / catalog.COUNTS_FILE).write_bytes(counts.to_bytes())
         named |= {f"{name} counts": str(place / f"{name} counts"), f"{name} mix": f"mix:{place / name} counts"}
     return named
 

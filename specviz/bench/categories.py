@@ -18,6 +18,7 @@ from typing import Any
 
 from specviz.bench.bench import Bench
 from specviz.bench.machine import machine
+from specviz.bench.rounds import rotated
 from specviz.bench.tables import NAME as TABLE_NAME
 from specviz.bench.tables import format_categories
 from specviz.distill.store import write_atomic
@@ -94,7 +95,7 @@ def measure_categories(
     for place, prompt in enumerate(prompts):
         say(f"Racing over {prompt.id}", place / len(prompts))
         if all(race["prompt"].split("/")[0] != prompt.id for race in report["races"]):
-            order = [*bench.drafts[place % len(bench.drafts) :], *bench.drafts[: place % len(bench.drafts)]]
+            order = rotated(bench.drafts, place)
             report["races"] += [dataclasses.asdict(race) for race in _races(bench, prompt, order)]
             report["finished"] = place + 1 == len(prompts)
             _keep(folder, report)
@@ -136,7 +137,7 @@ def _turns(bench: Bench, prompt: Prompt) -> Iterator[Asked]:
     yield Asked(prompt.id, prompt.category, prompt.turns[0], raw=False)
     answered: list[dict[str, str]] = []
     for number, (turn, before) in enumerate(zip(prompt.turns[1:], prompt.turns, strict=False), start=2):
-        answered.append({"role": "user", "content": before})
+        answered.append(_user(before))
         answered.append({"role": "assistant", "content": _answer(bench, answered)})
         yield Asked(
             f"{prompt.id}/{number}", prompt.category, _templated(bench, [*answered, _user(turn)]), raw=True

@@ -39,12 +39,17 @@ def in_turn(
     results: dict[str, list[T]] = {name: [] for name in names}
     for place in range(num_warm_up + num_rounds):
         index = place - num_warm_up if place >= num_warm_up else place
-        first = place % len(names)
-        for name in (*names[first:], *names[:first]):
+        for name in rotated(names, place):
             result = jobs[name](index)
             if place >= num_warm_up:
                 results[name].append(result)
     return results
+
+
+def rotated(items: Sequence[T], place: int) -> list[T]:
+    """The same in a circle, another one first for each `place`."""
+    first = place % len(items)
+    return [*items[first:], *items[:first]]
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:

@@ -107,8 +107,9 @@ def _add_models_of_run(parser: argparse.ArgumentParser) -> None:
     _setting(group, "--target", f"the model whose text you get: {names}", metavar="T")
     _setting(
         group, "--draft", f"who proposes tokens: {names}, none, lookup (copies from the text so far), references, "
-        "a corpus file (see: index), or cascade:A,B (A, and B where A has nothing to say); given again, several "
-        "drafts share one token tree", metavar="D", dest="drafts", action="append",
+        "a corpus file (see: index), mix:FOLDER (counts of your own, see: distill --kind ngram), or cascade:A,B "
+        "(A, and B where A has nothing to say); given again, several drafts share one token tree",
+        metavar="D", dest="drafts", action="append",
     )  # fmt: skip
     _setting(
         group, "--draft-len", f"draft length γ: tokens that a model drafts per pass, 1 to {MAX_DRAFT_LEN}, or "

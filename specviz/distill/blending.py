@@ -17,7 +17,8 @@ import torch
 
 from specviz.config import RunConfig
 from specviz.distill.store import Chat
-from specviz.drafts.guess import NUM_CANDIDATES, TAIL, Guesser, GuessTree, Ranked, Weights
+from specviz.drafts.guess import NUM_CANDIDATES, TAIL, Guesser, Ranked, Weights
+from specviz.drafts.guess_tree import GuessTree
 from specviz.sampling import Sampler
 from specviz.verify import ROOT, TokenTree
 

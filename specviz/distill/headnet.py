@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specviz.drafts.head import HeadShape, rope_table, rotate
+from specviz.drafts.head import HeadShape, norm, rope_table, rotate
 
 Cached = tuple[Tensor, Tensor]
 """A layer's keys and values, (batch, kv_heads, rows, d) each."""
@@ -164,8 +164,3 @@ def _attend_chains(query: Tensor, prefix: Cached, starts: Tensor, steps: list[Ca
     for i, (_, value) in enumerate(steps, start=keys.shape[2]):
         mixed = mixed + shares[..., i : i + 1] * value[:, :, None]
     return mixed.reshape(batch, heads, chains, dim)
-
-
-def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm of the last axis, with a gain."""
-    return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)

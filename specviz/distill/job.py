@@ -169,6 +169,7 @@ class _Job:
         if not chats:
             raise ConfigError("The target wrote no usable chat in the time given; give more --minutes.")
         return Lesson(
+            target=self.settings.target,
             chats=chats,
             held_out=held_out,
             seconds=max(1.0, self.settings.minutes * 60 - self.state["data_s"]),

@@ -35,10 +35,8 @@ class Linear:
     def __init__(self, eight: Tensor, scale: Tensor, dtype: torch.dtype, device: torch.device) -> None:
         self._bytes: Tensor | None = None
         if _multiplies_bytes(dtype, device):
-            self._bytes, self._scale = (
-                eight.clone(),
-                scale.to(dtype),
-            )  # a copy, for the operator needs aligned memory
+            self._bytes = eight.clone()  # for the operator needs aligned memory
+            self._scale = scale.to(dtype)
         else:
             self._matrix = from_eight_bits(eight, scale).to(device, dtype)
 

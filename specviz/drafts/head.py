@@ -161,8 +161,9 @@ class HeadModel:
             every = torch.arange(max(needed, 2 * len(self._rope[0]), _FIRST_CAPACITY), device=like.device)
             cos, sin = rope_table(every, self.shape.head_dim, self.shape.rope_theta)
             self._rope = cos.to(like.dtype), sin.to(like.dtype)
-        if len(positions) == positions[-1] - positions[0] + 1:  # a view is cheaper
-            return tuple(table[positions[0] : positions[-1] + 1] for table in self._rope)  # type: ignore[return-value]
+        first, end = positions[0], positions[0] + len(positions)
+        if positions == list(range(first, end)):  # a view is cheaper
+            return self._rope[0][first:end], self._rope[1][first:end]
         return self._rope[0][positions], self._rope[1][positions]
 
 
@@ -184,7 +185,7 @@ def _zeros(like: Tensor, rows: int, slots: int) -> Tensor:
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm of the last axis, with a gain."""
-    return F.rms_norm(x, x.shape[-1:], weight, eps)
+    return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
 
 
 def _below(named: Mapping[str, _T], prefix: str) -> dict[str, _T]:

@@ -1,4 +1,4 @@
-"""The drafts that need no model: `ngram`, `recycle` and `mix`, each a choice of guessers over one file of counts.
+"""The drafts over counts: `ngram`, `recycle` and `mix`, each a choice of guessers over one file of counts.
 
 Owns: which guessers each is made of, and their blend's weights in the file. Must not know where files lie.
 
@@ -11,8 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+from specviz.drafts.asking import AskingTree
 from specviz.drafts.copies import CopyGuesser
-from specviz.drafts.guess import Blend, Guesser, GuessTree, Weights
+from specviz.drafts.guess import Blend, Guesser, Weights
+from specviz.drafts.guess_tree import GuessTree
+from specviz.drafts.head_draft import HeadDraft
 from specviz.drafts.ngram import NgramGuesser, NgramTable
 from specviz.drafts.recycle import RecycledGuesser
 from specviz.errors import ModelError
@@ -24,13 +27,20 @@ GUESSERS: Mapping[str, Callable[[NgramTable], Sequence[Guesser]]] = {
 }
 
 
-def make_tree(kind: str, table: NgramTable) -> GuessTree:
-    """The draft source of that kind over these counts.
+def make_tree(kind: str, table: NgramTable, head: HeadDraft | None = None) -> GuessTree:
+    """The draft source of that kind over these counts; a head is asked where they are in doubt.
 
     Raises:
         ModelError: the weights in the file cannot be read.
     """
-    return GuessTree(GUESSERS[kind](table), Blend(_read_weights(table.notes.get(kind, "{}"))))
+    greedy, sampled = (_read_weights(table.notes.get(name, "{}")) for name in weight_notes(kind))
+    guessers, blends = GUESSERS[kind](table), (Blend(greedy), Blend(sampled) if sampled else None)
+    return AskingTree(guessers, head, *blends) if head else GuessTree(guessers, *blends)
+
+
+def weight_notes(kind: str) -> tuple[str, str]:
+    """The names of a kind's weights among a file's notes: at temperature 0, and above."""
+    return kind, f"{kind}, sampled"
 
 
 def write_weights(weights: Weights) -> str:

@@ -80,7 +80,8 @@ def _make_drawing(name: str, makers: Makers) -> DraftSource:
     if counts := counts_of(name):
         table = NgramTable.open(counts.file)
         table.check_tokens(makers.target.tokenizer, makers.target.vocab_size, makers.target.name)
-        return make_tree(counts.draft, table)
+        head = load_head(counts.head, counts.head.name, makers.target) if counts.head else None
+        return make_tree(counts.draft, table, head)
     return ModelDraft(makers.load(name))
 
 

@@ -25,7 +25,6 @@ import numpy.typing as npt
 from specviz.drafts.guess import Guess
 from specviz.errors import ModelError
 
-FILE_NAME = "ngram.safetensors"
 MAX_ORDER = 4
 _FORMAT = "specviz-ngram-1"
 _STEPS_PER_NAT = 32

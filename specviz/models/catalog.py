@@ -37,8 +37,9 @@ class Entry:
     """One line of the catalog.
 
     `place` is a Hub id, a bundled folder or another entry's name; "" where the name says it all. `file` is what
-    must lie in a bundled folder. `draft_len` is the draft length of a run that names none. `params` is None for
-    a bundled folder, whose weights say it, and for what has none of its own.
+    must lie in a bundled folder. `head` is a bundled head that goes with counts, where it lies here too.
+    `draft_len` is the draft length of a run that names none. `params` is None for a bundled folder, whose weights
+    say it, and for what has none of its own.
     """
 
     name: str
@@ -46,15 +47,18 @@ class Entry:
     label: str
     place: str = ""
     file: str = "config.json"
+    head: str = ""
     draft_len: int = DEFAULT_DRAFT_LEN
     params: int | None = None
     drafts: tuple[str, ...] = ()
     needs_hub: bool = False
 
 
-def _counted(name: str, label: str, draft_len: int) -> Entry:
+def _counted(name: str, label: str, draft_len: int, head: str = "") -> Entry:
     """A draft over the bundled counts of the embedded target's answers."""
-    return Entry(name=name, kind="draft", label=label, place="ngram", file=COUNTS_FILE, draft_len=draft_len)
+    return Entry(
+        name=name, kind="draft", label=label, place="ngram", file=COUNTS_FILE, draft_len=draft_len, head=head
+    )
 
 
 TARGETS = (
@@ -85,7 +89,7 @@ TARGETS = (
     ),
 )
 DRAFTS = (
-    _counted("mix", "mix: everything that needs no model, in one tree", 12),
+    _counted("mix", "mix: copies, counts and a head, in one tree", 12, head="feature"),
     _counted("recycle", "recycle: what the target expected here before", 8),
     _counted("ngram", "ngram: counts of the target's answers", 8),
     Entry(name="tiny", kind="draft", label="tiny: distilled, 1/20 of the target", place="tiny"),

@@ -85,18 +85,25 @@ def folder_of(name: str) -> Path:
 
 def _existing(name: str) -> Path | None:
     """The path of that name, where there is something; "~" is the user's home."""
+    path = _expanded(name)
     try:
-        path = Path(name).expanduser()
         return path if name and path.exists() else None
-    except (OSError, RuntimeError, ValueError):  # too long, nobody's home, a null byte
+    except (OSError, ValueError):  # too long, a null byte
         return None
+
+
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # the home of nobody here
+        return Path(name)
 
 
 def local_folder(name: str) -> Path | None:
     """The folder that a name stands for without any download or conversion, or None."""
     entry = catalog.find(name)
     bundled = catalog.BUNDLED_DRAFTS / entry.place if entry and entry.place else None
-    path = bundled if entry else Path(name).expanduser()
+    path = bundled if entry else _existing(name)
     return path if path and path.is_dir() else None
 
 
@@ -175,10 +182,11 @@ def _convert(gguf: Path, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Counts:
-    """Which `draft` over which file of counts."""
+    """Which `draft` over which file of counts, with which head's folder."""
 
     draft: str
     file: Path
+    head: Path | None = None
 
 
 def counts_of(name: str) -> Counts | None:
@@ -188,13 +196,18 @@ def counts_of(name: str) -> Counts | None:
     """
     entry = catalog.find(name)
     if entry:
-        counted = entry.file == catalog.COUNTS_FILE
-        return Counts(entry.name, catalog.BUNDLED_DRAFTS / entry.place / entry.file) if counted else None
+        return _bundled_counts(entry) if entry.file == catalog.COUNTS_FILE else None
     draft, has_prefix, folder = name.partition(":")
     if has_prefix and (entry := catalog.find(draft)) and entry.file == catalog.COUNTS_FILE:
-        return Counts(draft, Path(folder).expanduser() / entry.file)
+        return Counts(draft, _expanded(folder) / entry.file)
     file = _existing(f"{name}/{catalog.COUNTS_FILE}")
     return Counts("ngram", file) if file and file.is_file() else None
+
+
+def _bundled_counts(entry: catalog.Entry) -> Counts:
+    head = catalog.find(entry.head)
+    folder = catalog.BUNDLED_DRAFTS / head.place if head and catalog.is_ready(head)[0] else None
+    return Counts(entry.name, catalog.BUNDLED_DRAFTS / entry.place / entry.file, folder)
 
 
 def require_known(name: str) -> None:

@@ -6,7 +6,7 @@ curve for the measured α, c and v. Must not know the browser, gradio or the eng
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from specviz.config import MAX_DRAFT_LEN, copies
@@ -97,11 +97,12 @@ def theory_curve(tally: Tally) -> dict[str, Any] | None:
     """
     started, counts = tally.speculative.started, tally.speculative.counts
     alpha, cost_ratio = counts.acceptance_rate, draft_target_ratio(tally)
-    known = started is not None and started.pass_times and tally.only_chains  # the theory is one of chains
-    if not known or alpha is None or cost_ratio is None:
+    if started is None or not started.pass_times or alpha is None or cost_ratio is None:
+        return None
+    if not tally.only_chains:  # the theory is one of chains
         return None
     try:
-        verify = _verify_ratios(tally)
+        verify = _verify_ratios(tally, started.pass_times)
         curve = speedup_curve(alpha, MAX_DRAFT_LEN, cost_ratio, verify)
         length = _length_in_use(tally)
         now = [length, round(speedup_factor(alpha, length, cost_ratio, verify), 4)]
@@ -110,11 +111,9 @@ def theory_curve(tally: Tally) -> dict[str, Any] | None:
     return {"draft_len": [n for n, _ in curve], "speedup": [round(s, 4) for _, s in curve], "now": now}
 
 
-def _verify_ratios(tally: Tally) -> Callable[[int], float]:
+def _verify_ratios(tally: Tally, pass_times: Sequence[tuple[int, float]]) -> Callable[[int], float]:
     """v by draft length: as measured at load, scaled to pass through what this run's own passes took."""
-    started, counts = tally.speculative.started, tally.speculative.counts
-    at_load = measured_verify_ratio(started.pass_times if started else ())
-    here = verify_ratio(tally)
+    at_load, here, counts = measured_verify_ratio(pass_times), verify_ratio(tally), tally.speculative.counts
     usual = at_load(round(counts.drafted / counts.passes)) if counts.passes else 0.0
     scale = here / usual if here and usual else 1.0
     return lambda length: scale * at_load(length) if length else 1.0

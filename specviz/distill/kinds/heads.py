@@ -32,7 +32,6 @@ from specviz.errors import ModelError
 SHARE = 20
 """A `pruned` head multiplies at most 1/SHARE of the target's parameters per token."""
 _MOST_KEPT, _FEWEST_KEPT = 8192, 64
-_MEASURED_CHATS = 24
 _STATES = "states"
 _RATE = 1e-3
 _FITTED_CHATS, _FITTED_AT_ONCE = 600, 50
@@ -81,6 +80,7 @@ class _Head:
         raise NotImplementedError
 
     def train(self, lesson: Lesson) -> Progress:
+        self._target_name = lesson.target
         chats = self._read_states(lesson)
         self._net.kept_ids.copy_(most_frequent(chats, len(self._table), len(self._net.kept_ids)))
         if not lesson.checkpoint.exists():
@@ -88,8 +88,7 @@ class _Head:
         learner = HeadLearner(self._net, self._target, self._given)
         settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed, learning_rate=_RATE)
         trainer = Trainer(learner, chats, settings, lesson.checkpoint, lesson.clock)
-        sample = lesson.held_out[:_MEASURED_CHATS]
-        return trainer.run(reporter(trainer, settings, lesson, lambda: self._agreement(sample)))
+        return trainer.run(reporter(trainer, settings, lesson, self._agreement))
 
     def _read_states(self, lesson: Lesson) -> Sequence[Chat]:
         """Has the target read chats again, for as much of the time as this kind allows; the chats to train on."""
@@ -140,7 +139,7 @@ class _Head:
 
     def save(self, out: Path) -> None:
         kept_ids, weights = self._net.kept_ids, dict(self._net.named_parameters())
-        save_head(out, self._net.shape, weights, kept_ids, _name(self._target), self._table)
+        save_head(out, self._net.shape, weights, kept_ids, self._target_name, self._table)
         self._bytes = (out / "model.safetensors").stat().st_size
         for store in self._stores:
             store.remove()
@@ -174,16 +173,16 @@ class Pruned(_Head):
     )
 
     def _sizes(self, target: Any) -> tuple[HeadShape, int]:
-        name, shape = _name(target), _shape(target, "pruned")
+        shape = _shape(target, "pruned")
         if not is_llama_like(target):
             raise ModelError(
-                f"Layers of {name} are not built like Llama's, so none can be taken over; choose the kind tiny."
+                "This target's layers are not built like Llama's, so none can be taken over; choose the kind tiny."
             )
         room = (target.num_parameters() // SHARE - forward_size(shape, 0)) // shape.hidden_size
         if room < _FEWEST_KEPT:
             raise ModelError(
-                f"One layer of {name} takes more than 1/{SHARE} of its {target.num_parameters():,} parameters; "
-                "choose the kind tiny."
+                f"One layer of this target takes more than 1/{SHARE} of its {target.num_parameters():,} "
+                "parameters; choose the kind tiny."
             )
         return shape, min(room // 100 * 100 or room, _MOST_KEPT, len(self._table))
 
@@ -223,10 +222,6 @@ class Feature(_Head):
     @property
     def _given_held_out(self) -> StateStore | None:
         return self._stores[1]
-
-
-def _name(target: Any) -> str:
-    return str(getattr(target.config, "_name_or_path", "") or "this target")
 
 
 def _shape(target: Any, kind: Any) -> HeadShape:

@@ -20,11 +20,13 @@ from specviz.distill.train import Progress
 class Lesson:
     """What a draft learns from, and within which limits.
 
-    `chats` are to be trained on, `held_out` never: they only tell how training goes. `seconds` and `max_steps` are
-    the limits. `checkpoint` is a file of this job's alone: read it if it is there, so that a kill loses at most a
-    minute; the job deletes it at the end. `say` is told a `Report` of stage "train" now and then.
+    `target` is the name that was given. `chats` are to be trained on, `held_out` never: they only tell how it
+    goes. `seconds` and `max_steps` are the limits. `checkpoint` is a file of this job's alone: read it if it is
+    there, so that a kill loses at most a minute; the job deletes it at the end. `say` is told a `Report` of stage
+    "train" now and then.
     """
 
+    target: str
     chats: Sequence[Chat]
     held_out: Sequence[Chat]
     seconds: float

@@ -17,17 +17,20 @@ from specviz.distill.measure import Agreement
 from specviz.distill.report import Report
 from specviz.distill.store import Chat, write_atomic
 from specviz.distill.train import Progress
-from specviz.drafts.mix import GUESSERS, make_tree, write_weights
-from specviz.drafts.ngram import FILE_NAME, NgramTable, tokenizer_stamp
+from specviz.drafts.mix import GUESSERS, make_tree, weight_notes, write_weights
+from specviz.drafts.ngram import NgramTable, tokenizer_stamp
+from specviz.models.catalog import COUNTS_FILE
 
 MAX_BYTES = 14_900_000
+ASIDE_EVERY = 20
 _BUDGETS = (4, 8, 16)
 
 
 class Ngram:
     """A table of counts with the weights of the blends it is used in.
 
-    The weights are learnt from every other held-out chat, what the card says is measured on those between.
+    The weights at temperature 0 are learnt from every other held-out chat; what the card says is measured on those
+    between. Those above it are learnt from sampled answers kept aside here, since held-out ones are greedy.
     """
 
     data_share = 0.9
@@ -39,11 +42,13 @@ class Ngram:
 
     def train(self, lesson: Lesson) -> Progress:
         began = lesson.clock()
-        lesson.say(Report("train", f"Counting {sum(map(_num_rows, lesson.chats)):,} positions", 0.1))
-        self._table = count(lesson.chats, vocab_size=self._vocab_size, stamp=self._stamp, max_bytes=MAX_BYTES)
-        lesson.say(Report("train", f"Weighing {len(lesson.held_out)} held-out answers", 0.9))
-        self._table = dataclasses.replace(self._table, notes=_blends(self._table, lesson.held_out[::2]))
-        num_tokens = sum(map(_num_rows, lesson.chats))
+        chats, sampled = _keep_aside(lesson.chats)
+        num_tokens = sum(map(_num_rows, chats))
+        lesson.say(Report("train", f"Counting {num_tokens:,} positions", 0.1))
+        table = count(chats, vocab_size=self._vocab_size, stamp=self._stamp, max_bytes=MAX_BYTES)
+        greedy = lesson.held_out[::2]
+        lesson.say(Report("train", f"Weighing {len(greedy) + len(sampled):,} answers kept aside", 0.9))
+        self._table = dataclasses.replace(table, notes=_blends(table, greedy, sampled))
         return Progress(step=1, epoch=1, tokens_seen=num_tokens, elapsed_s=lesson.clock() - began)
 
     def measure(self, held_out: Sequence[Chat]) -> Agreement:
@@ -65,7 +70,7 @@ class Ngram:
 
     def save(self, out: Path) -> None:
         self._bytes = self._table.to_bytes()
-        write_atomic(out / FILE_NAME, lambda file: file.write(self._bytes))
+        write_atomic(out / COUNTS_FILE, lambda file: file.write(self._bytes))
 
     def about(self) -> About:
         table = self._table
@@ -73,21 +78,33 @@ class Ngram:
             rows=(
                 ("parameters", f"{len(table.ids):,} probabilities behind {len(table.keys):,} contexts"),
                 ("forward parameters", "0: a lookup per node"),
+                ("used by", "`--draft FOLDER` (these counts alone), `recycle:FOLDER`, `mix:FOLDER`"),
                 ("bytes", f"{len(self._bytes):,}"),
             ),
             training="The target's own probabilities at every position, averaged over all occurrences of the last "
             "one to four tokens, smoothed with those of the shorter context, those contexts kept that tell most. "
-            "The weights of `recycle` and `mix` maximise the likelihood of every other held-out answer.",
+            "The weights of `recycle` and `mix` maximise the likelihood of every other held-out answer; above "
+            "temperature 0 that of sampled answers that were not counted.",
             agreement="Share of positions where the likeliest token, given the target's own greedy answer so far, "
             "is the target's; on the held-out chats between those. Replays teach from the answer's path alone.",
         )
 
 
-def _blends(table: NgramTable, chats: Sequence[Chat]) -> dict[str, str]:
+def _keep_aside(chats: Sequence[Chat]) -> tuple[list[Chat], list[Chat]]:
+    """(to be counted, sampled answers to be weighed); what asks the same as one of the latter is in neither."""
+    aside = [chat for chat in chats if chat.temperature > 0 and chat.index % ASIDE_EVERY == ASIDE_EVERY // 2]
+    asked = {chat.user_turn for chat in aside}
+    counted = [chat for chat in chats if chat.user_turn not in asked]
+    return (counted, aside) if counted else (list(chats), [])
+
+
+def _blends(table: NgramTable, greedy: Sequence[Chat], sampled: Sequence[Chat]) -> dict[str, str]:
+    """The weights of every kind with more than one guesser, as notes of the file."""
     return {
-        kind: write_weights(blending.fit(guessers, chats))
+        name: write_weights(blending.fit(make(table), chats))
         for kind, make in GUESSERS.items()
-        if len(guessers := make(table)) > 1
+        if len(make(table)) > 1
+        for name, chats in zip(weight_notes(kind), (greedy, sampled), strict=True)
     }
 
 

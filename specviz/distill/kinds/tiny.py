@@ -6,6 +6,7 @@ Owns: this kind. Must not know how data are written or where jobs keep their sta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,11 @@ import torch
 
 from specviz.distill import student
 from specviz.distill.card import Sizes
+from specviz.distill.kinds.course import reporter
 from specviz.distill.kinds.kind import About, Lesson
 from specviz.distill.measure import Agreement, agreement
-from specviz.distill.report import Report
 from specviz.distill.store import Chat
 from specviz.distill.train import Causal, Progress, Trainer, TrainSettings
-
-_MEASURED_CHATS = 24
 
 
 class Tiny:
@@ -35,18 +34,8 @@ class Tiny:
     def train(self, lesson: Lesson) -> Progress:
         settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed)
         trainer = Trainer(Causal(self._draft), lesson.chats, settings, lesson.checkpoint, lesson.clock)
-        sample = lesson.held_out[:_MEASURED_CHATS]
-
-        def report(progress: Progress) -> None:
-            if trainer.due and sample:
-                rate = agreement(self._draft, sample).rate
-                progress.course.append((progress.tokens_seen, round(rate, 4)))
-            latest = progress.course[-1][1] if progress.course else None
-            left = max(0.0, lesson.seconds - progress.elapsed_s)
-            message = f"step {progress.step}, {progress.tokens_seen:,} tokens seen, loss {progress.loss:.3f}"
-            lesson.say(Report("train", message, progress.fraction(settings), left, latest))
-
-        return trainer.run(report)
+        measure = partial(agreement, self._draft)
+        return trainer.run(reporter(trainer, settings, lesson, measure))
 
     def measure(self, held_out: Sequence[Chat]) -> Agreement:
         self._draft.to(torch.bfloat16)
