@@ -7,7 +7,16 @@ order, and ratios are taken pair by pair.
 
 from specviz.bench.bench import Bench
 from specviz.bench.categories import measure_categories
+from specviz.bench.citing import measure_retrieval
 from specviz.bench.report import choose, format_report, measure
 from specviz.bench.tables import format_categories
 
-__all__ = ["Bench", "choose", "format_categories", "format_report", "measure", "measure_categories"]
+__all__ = [
+    "Bench",
+    "choose",
+    "format_categories",
+    "format_report",
+    "measure",
+    "measure_categories",
+    "measure_retrieval",
+]

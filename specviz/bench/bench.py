@@ -84,15 +84,15 @@ class Bench:
         return 40 if self.quick else 128
 
     @property
-    def copying_drafts(self) -> Sequence[str]:
-        """What copies from references: alone, and with the first other draft where nothing matches."""
-        first = [name for name in self.drafts if not copies(name)][:1]
-        return [REFERENCES, *(f"{CASCADE}{REFERENCES},{name}" for name in first if not self.quick)]
+    def copying_cascade(self) -> str:
+        """Copies from references, and the first other draft where nothing matches; "" for a quick run."""
+        first = next((name for name in self.drafts if not copies(name)), "")
+        return f"{CASCADE}{REFERENCES},{first}" if first and not self.quick else ""
 
     @property
     def num_tokens_cited(self) -> int:
         """The most of an answer that leans on a reference; it may end before."""
-        return 64 if self.quick else 256
+        return 64 if self.quick else 128
 
     @property
     def chosen_prompts(self) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """Measurements of copying: the bundled reference sets, against plain decoding and against prompt lookup.
 
-Owns: this section. Must not know how rows are shown.
+Owns: the answers that are timed, and this section's rows. Must not know how rows are shown.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import torch
 from specviz import text
 from specviz.bench.bench import Bench, Goal, Row
 from specviz.bench.rounds import Spread, in_turn
+from specviz.config import REFERENCES
 from specviz.drafts.retrieval.library import Shelf
 from specviz.drafts.retrieval.sets import GROUNDED, SetPrompt
 from specviz.metrics import summarize
 
 LOOKUP_LENGTHS = (3, 5, 10)
 """Values of `prompt_lookup_num_tokens` that are tried; the best of them for each prompt is compared with."""
+OURS = REFERENCES
 SECTION = "retrieval"
 SPEEDUP_GOAL = 2.0
 LEAST = Goal(1.0, at_most=False)
@@ -35,49 +37,71 @@ class _Task:
     shelf: Shelf = field(repr=False)
 
 
-@dataclass(frozen=True)
-class _Result:
-    """One answer: `wall_s` from the text of the prompt to the last token, `speedup` over plain decoding raced."""
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One answer to a prompt of a set, `by` a draft of ours or by prompt lookup with a certain length.
 
-    num_tokens: int
-    num_passes: int
+    `wall_s` is from the text of the prompt to the last token. A draft of ours has a `speedup` over plain decoding,
+    raced, and is `identical` to it or not; None where there was no such race.
+    """
+
+    prompt: str
+    category: str
+    by: str
+    tokens: int
+    passes: int
     wall_s: float
     speedup: float | None = None
+    identical: bool | None = None
 
     @property
     def tokens_per_pass(self) -> float:
-        return self.num_tokens / self.num_passes
+        return self.tokens / self.passes
 
     @property
     def tokens_per_s(self) -> float:
-        return self.num_tokens / self.wall_s
+        return self.tokens / self.wall_s
+
+
+def measure_answers(bench: Bench, say: Callable[[str, float | None], None] = lambda *_: None) -> list[Answer]:
+    """All answers, prompt by prompt, the ways to get one in turn, another one first each time.
+
+    All are greedy and end where the model ends them. Both sides get the same prompt, with the references in it where
+    the prompt wants them. A cascade is tried where answers are the model's own words more than copies.
+    """
+    tasks = _tasks(bench)
+    theirs = _PromptLookup(bench) if tasks else None
+
+    def ours(place: int) -> Answer:
+        say(f"Answering {tasks[place].prompt.id}", place / len(tasks))
+        return _ours(bench, OURS, tasks[place])
+
+    def cascade(place: int) -> Answer | None:
+        wanted = bench.copying_cascade and tasks[place].prompt.category not in GROUNDED
+        return _ours(bench, bench.copying_cascade, tasks[place]) if wanted else None
+
+    jobs: dict[str, Callable[[int], Answer | None]] = {OURS: ours, "cascade": cascade}
+    for num in LOOKUP_LENGTHS:
+        jobs[lookup_name(num)] = lambda place, num=num: theirs and theirs(tasks[place], num)  # type: ignore[misc]
+    results = in_turn(jobs, len(tasks)) if tasks else {}
+    return [one for at_once in zip(*results.values(), strict=True) for one in at_once if one is not None]
+
+
+def lookup_name(num: int) -> str:
+    """How prompt lookup of that length is called in results."""
+    return f"prompt_lookup_num_tokens={num}"
 
 
 def retrieval(bench: Bench) -> Iterator[Row]:
-    """Speedup and tokens per pass by category, raced with plain decoding, and in turn with transformers.
-
-    All answers are greedy and end where the model ends them. Both sides get the same prompt, with the references
-    in it where the prompt wants them.
-    """
-    tasks = _tasks(bench)
-    if not tasks:
-        return
-    theirs = _PromptLookup(bench)
-    jobs: dict[str, Callable[[int], _Result]] = {}
-    for draft in bench.copying_drafts:
-        jobs[draft] = lambda i, draft=draft: _ours(bench, draft, tasks[i])  # type: ignore[misc]
-    for num in LOOKUP_LENGTHS:
-        jobs[f"prompt_lookup_num_tokens={num}"] = lambda i, num=num: theirs(tasks[i], num)  # type: ignore[misc]
-    results = in_turn(jobs, len(tasks))
-    categories = [task.prompt.category for task in tasks]
-    for category in dict.fromkeys(categories):
-        chosen = [i for i, other in enumerate(categories) if other == category]
-        found = {name: [all_[i] for i in chosen] for name, all_ in results.items()}
-        yield from _rows(category, found, len(bench.copying_drafts))
+    """Speedup and tokens per pass by category, raced with plain decoding, and in turn with transformers."""
+    yield from answer_rows(measure_answers(bench))
 
 
 def _tasks(bench: Bench) -> list[_Task]:
-    """Every prompt of every set, by category; the first of each category and set for a quick run."""
+    """Every prompt of every set, by category; the first of each category and set for a quick run.
+
+    The shortest prompt comes first: the warm-up repeats it.
+    """
     tasks = []
     for texts in bench.sets:
         alone = Shelf(texts.documents)
@@ -86,10 +110,10 @@ def _tasks(bench: Bench) -> list[_Task]:
         if bench.quick:
             prompts = [next(same) for _, same in groupby(prompts, key=lambda prompt: prompt.category)]
         tasks += [_Task(prompt, within if prompt.in_prompt else alone) for prompt in prompts]
-    return sorted(tasks, key=lambda task: task.prompt.category)
+    return sorted(tasks, key=lambda task: (task.prompt.in_prompt, len(task.prompt.prompt)))
 
 
-def _ours(bench: Bench, draft: str, task: _Task) -> _Result:
+def _ours(bench: Bench, draft: str, task: _Task) -> Answer:
     """A race for the speedup, then the draft alone for the time that a user waits."""
     settings: dict[str, Any] = {
         "drafts": (draft,),
@@ -99,7 +123,16 @@ def _ours(bench: Bench, draft: str, task: _Task) -> _Result:
     raced = summarize(bench.decode_with(task.shelf, task.prompt.prompt, **settings))
     start = time.perf_counter()
     bench.decode_with(task.shelf, task.prompt.prompt, baseline=False, **settings)
-    return _Result(raced.tokens, raced.passes, time.perf_counter() - start, raced.speedup)
+    return Answer(
+        prompt=task.prompt.id,
+        category=task.prompt.category,
+        by=draft,
+        tokens=raced.tokens,
+        passes=raced.passes,
+        wall_s=time.perf_counter() - start,
+        speedup=raced.speedup,
+        identical=raced.identical,
+    )
 
 
 class _PromptLookup:
@@ -119,7 +152,7 @@ class _PromptLookup:
         self._num_passes += 1
 
     @torch.inference_mode()
-    def __call__(self, task: _Task, num_copied: int) -> _Result:
+    def __call__(self, task: _Task, num_copied: int) -> Answer:
         start, self._num_passes = time.perf_counter(), 0
         prompt = task.shelf.library(self._tokenizer).with_prompt(task.prompt.prompt)
         ids = torch.tensor([text.encode_prompt(self._tokenizer, prompt, raw=False)]).to(self._model.device)
@@ -132,31 +165,43 @@ class _PromptLookup:
             eos_token_id=self._eos_ids or None,
             pad_token_id=0,
         )
-        return _Result(made.shape[1] - ids.shape[1], self._num_passes, time.perf_counter() - start)
+        return Answer(
+            prompt=task.prompt.id,
+            category=task.prompt.category,
+            by=lookup_name(num_copied),
+            tokens=made.shape[1] - ids.shape[1],
+            passes=self._num_passes,
+            wall_s=time.perf_counter() - start,
+        )
 
 
-_VALUES: tuple[tuple[Callable[[_Result], float], str, str], ...] = (
+VALUES: tuple[tuple[Callable[[Answer], float], str, str], ...] = (
     (lambda one: one.tokens_per_pass, "tokens per target pass τ", ""),
     (lambda one: one.tokens_per_s, "prompt pass included", "tokens/s"),
 )
 
 
-def _rows(category: str, results: dict[str, list[_Result]], num_ours: int) -> Iterator[Row]:
-    """What a category comes to: our speedups, then tokens per pass and per second beside theirs.
+def answer_rows(answers: Sequence[Answer]) -> Iterator[Row]:
+    """What each category comes to: speedups, then tokens per pass and per second, ours beside theirs."""
+    by_category = sorted(answers, key=lambda one: one.category)
+    for category, same in groupby(by_category, key=lambda one: one.category):
+        found: dict[str, list[Answer]] = {}
+        for one in same:
+            found.setdefault(one.by, []).append(one)
+        yield from _rows(category, found)
 
-    The first of ours is the one that the goals are for.
-    """
-    ours, theirs = list(results.items())[:num_ours], list(results.values())[num_ours:]
-    first = ours[0][1]
-    for draft, found in ours:
-        is_goal = category in GROUNDED and found is first
-        speedups = Spread.of([one.speedup for one in found if one.speedup is not None])
-        goal = Goal(SPEEDUP_GOAL, at_most=False) if is_goal else None
-        yield Row(SECTION, f"{category}: {draft}: speedup over plain decoding", "×", speedups, goal)
-    for value, what, unit in _VALUES:
-        for name, found in results.items():
-            yield Row(SECTION, f"{category}: {name}: {what}", unit, Spread.of([value(one) for one in found]))
+
+def _rows(category: str, found: dict[str, list[Answer]]) -> Iterator[Row]:
+    theirs = [found[lookup_name(num)] for num in LOOKUP_LENGTHS]
+    for by, answers in found.items():
+        if speedups := [one.speedup for one in answers if one.speedup is not None]:
+            is_goal = category in GROUNDED and by == OURS
+            goal = Goal(SPEEDUP_GOAL, at_most=False) if is_goal else None
+            yield Row(SECTION, f"{category}: {by}: speedup over plain decoding", "×", Spread.of(speedups), goal)
+    for value, what, unit in VALUES:
+        for by, answers in found.items():
+            yield Row(SECTION, f"{category}: {by}: {what}", unit, Spread.of([value(one) for one in answers]))
         best = [max(value(one) for one in tried) for tried in zip(*theirs, strict=True)]
-        ratios = [value(one) / other for one, other in zip(first, best, strict=True)]
+        ratios = [value(one) / other for one, other in zip(found[OURS], best, strict=True)]
         note = "their best length for each prompt"
         yield Row(SECTION, f"{category}: {what}, ours ÷ theirs", "×", Spread.of(ratios), LEAST, note)

@@ -26,6 +26,8 @@ def bench(options: Options) -> int:
     """Measure, print the table, keep it and the JSON."""
     if options.by_category:
         return _bench_by_category(options)
+    if options.retrieval:
+        return _bench_retrieval(options)
     out = OutputFile(options.out, "--out") if options.out is not None else None
     table_file = OutputFile(options.table, "--table") if options.table is not None else None
     from specviz.bench import choose, format_report, measure  # late: it imports torch
@@ -75,6 +77,21 @@ def _bench_by_category(options: Options) -> int:
     finally:
         status.clear()
     print(format_categories(report), end="")
+    return 0
+
+
+def _bench_retrieval(options: Options) -> int:
+    """Measure copying; the results are kept when all is done."""
+    from specviz.bench import Bench, measure_retrieval
+    from specviz.models import catalog
+
+    folder = Path(options.out) if options.out is not None else catalog.ASSETS / "results"
+    status = Status(sys.stderr)
+    try:
+        report = measure_retrieval(Bench(quick=options.quick), folder, say=status.show)
+    finally:
+        status.clear()
+    print(report["table"], end="")
     return 0
 
 

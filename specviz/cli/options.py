@@ -205,12 +205,16 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="fewer and shorter runs, under two minutes")
-    add("--out", metavar="FILE", help="keep the results as JSON; with --by-category a folder (assets/results)")
+    add("--out", metavar="FILE", help="keep the results as JSON; with --by-category or --retrieval a folder "
+        "(assets/results)")  # fmt: skip
     add("--section", metavar="S", action="append", help="only this section; may be given again")
     add("--table", metavar="FILE", help="keep the table as text")
     add("--by-category", action="store_true", help="race drafts over the bundled prompts, at temperatures "
         "0 and 1; some 15 minutes a draft; killed and started again, it goes on")  # fmt: skip
     add("--drafts", metavar="A,B", type=_names, default=argparse.SUPPRESS, help="with --by-category: which drafts")
+    add("--retrieval", action="store_true", help="copying over the bundled references, beside plain decoding and "
+        "the prompt lookup of transformers, and the search for copies; some 6 minutes, kept in the folder --out "
+        "(assets/results)")  # fmt: skip
     add("--limit-per-category", metavar="N", type=int, help="with --by-category: only the first N prompts of each")
 
 
