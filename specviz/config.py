@@ -29,6 +29,9 @@ LOOKUP, REFERENCES, CASCADE, CORPUS_SUFFIX = "lookup", "references", "cascade:",
 COPY_SOURCES = ("references", "prompt", "output")
 _LISTS = ("drafts", "stop", "references", "prompt_references", "copy_sources")
 MAX_REFERENCES = 10
+MAX_DRAFTS = 4
+MAX_TREE_NODES = 64
+RULES = ("standard", "naive")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +53,62 @@ class RetrievalSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TreePlan:
+    """What `tree` asks for: `widths`, children per level, or (empty) growth by itself.
+
+    `num_nodes` is the most that a draft may propose in a step, None where the machine decides.
+    """
+
+    widths: tuple[int, ...] = ()
+    num_nodes: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> TreePlan:
+        """From `3,2,1,1`, `auto` or `auto:N`.
+
+        Raises:
+            ConfigError: it reads otherwise, or has more nodes than a pass may check.
+        """
+        kind, colon, number = text.partition(":")
+        if kind == "auto" and (number.isdecimal() if colon else True):
+            plan = cls(num_nodes=int(number[:9]) if colon else None)
+        elif all(part.strip().isdecimal() for part in text.split(",")):
+            widths = tuple(int(part.strip()[:9]) for part in text.split(",")[: MAX_TREE_NODES + 1])
+            plan = cls(widths=widths, num_nodes=_num_nodes(widths))
+        else:
+            plan = cls(num_nodes=0)
+        if plan.num_nodes == 0 or 0 in plan.widths:
+            raise ConfigError(
+                f"tree is {text[:40]!r}, but must be children per level such as 3,2,1,1 (each 1 or more), auto, "
+                f"or auto:N with a budget of 1 to {MAX_TREE_NODES} nodes."
+            )
+        return plan
+
+    def most_nodes(self, depth: int) -> int | None:
+        """`num_nodes` of a draft that has so many levels to fill."""
+        return _num_nodes(self.widths[:depth]) if self.widths else self.num_nodes
+
+
+def _num_nodes(widths: tuple[int, ...]) -> int:
+    """All nodes of a tree with so many children per level: 3,2 has 3 + 6."""
+    level, total = 1, 0
+    for width in widths:
+        level *= width
+        total += level
+    return total
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """The settings of one run. They hold for the baseline and for both sides of speculation alike.
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 switch the filter off. `draft_len` is the most
-    tokens a step may draft, "auto", or None for what suits the drafts; copies have a length of their own, see
-    `RetrievalSettings`, where the other settings of copying are told, too. `seed` None draws a fresh seed for the
-    run. `target` and `drafts` are names of the catalog, Hub ids or paths; what they mean is known to `models`
-    alone. `references` are paths of texts to copy from; the texts of those in `prompt_references` stand before the
-    prompt as well.
+    tokens a step may draft, "auto", or None for what suits the drafts; `tree`, where not empty, takes its place
+    (see `TreePlan`); copies have a length of their own, see `RetrievalSettings`, where the other settings of
+    copying are told, too. `rule` "naive" is for teaching: the same law, fewer accepted tokens. `seed` None draws a
+    fresh seed for the run. `target` and `drafts` are names of the catalog, Hub ids or paths; what they mean is
+    known to `models` alone. `references` are paths of texts to copy from; the texts of those in
+    `prompt_references` stand before the prompt as well.
 
     Raises:
         ConfigError: a value out of range; the sentence names it and the legal range.
@@ -68,6 +118,8 @@ class RunConfig:
     target: str = ""
     drafts: tuple[str, ...] = ()
     draft_len: DraftLen | None = None
+    tree: str = ""
+    rule: str = "standard"
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -109,11 +161,13 @@ class RunConfig:
             _within("seed", self.seed, 0, MAX_SEED, whole=True)
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("numerics", self.numerics, NUMERICS)
+        _one_of("rule", self.rule, RULES)
         self._check_texts()
         self._check_retrieval()
+        self._check_drafts()
 
     def _check_types(self) -> None:
-        for name in ("prompt", "target", "dtype", "device", "numerics"):
+        for name in ("prompt", "target", "tree", "dtype", "device", "numerics"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a text.")
         for name in _LISTS:
@@ -150,6 +204,23 @@ class RunConfig:
     def retrieval(self) -> RetrievalSettings:
         """The settings that copying sources need."""
         return RetrievalSettings(min_match=self.min_match, copy_len=self.copy_len, sources=self.copy_sources)
+
+    def _check_drafts(self) -> None:
+        if len(self.drafts) > MAX_DRAFTS:
+            raise ConfigError(f"{len(self.drafts)} drafts were given; at most {MAX_DRAFTS} can share a tree.")
+        plan, num = self.tree_plan, max(len(self.drafts), 1)
+        num_nodes = (plan.num_nodes or 0) * (num if plan.widths else 1) if plan else 0
+        if num_nodes > MAX_TREE_NODES:
+            by = f" from each of {num} drafts" if plan and plan.widths and num > 1 else ""
+            raise ConfigError(
+                f"The tree {self.tree[:40]}{by} comes to {num_nodes:,} nodes a pass; at most {MAX_TREE_NODES} are "
+                "checked at once, so give fewer children or levels."
+            )
+
+    @property
+    def tree_plan(self) -> TreePlan | None:
+        """The trees to draft; None for chains of `draft_len`."""
+        return TreePlan.parse(self.tree) if self.tree else None
 
     def to_json(self) -> dict[str, Any]:
         """All settings as plain JSON values, keyed by field name."""

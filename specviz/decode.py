@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specviz.config import DEFAULT_DRAFT_LEN, RunConfig
+from specviz.config import DEFAULT_DRAFT_LEN, MAX_TREE_NODES, RunConfig
 from specviz.drafts import DraftSource, Observation, ReadsPrompt, most_copied
 from specviz.drafts.length import AutoLength, FixedLength, LengthPolicy
+from specviz.drafts.merge import MergedDraft
+from specviz.drafts.shape import affordable_nodes
 from specviz.errors import ContextError, NumericsError
 from specviz.models import LoadedModel
 from specviz.record import Rows, record_final, record_nodes, record_sites
 from specviz.runner import Pass, Runner
 from specviz.sampling import Sampler
 from specviz.trace import Event, Lane, RunFinished, RunStarted, Step, StopReason
-from specviz.verify import TokenTree, Walk, verify
+from specviz.verify import RULES, TokenTree, Walk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +142,7 @@ class _Lane:
     sampler: Sampler = field(init=False)
     generator: torch.Generator = field(init=False)
     policy: LengthPolicy = field(init=False)
+    most_nodes: int = field(init=False)
 
     def __post_init__(self) -> None:
         capacity = len(self.context_ids) + self.config.max_new_tokens + 64
@@ -157,6 +160,7 @@ class _Lane:
         times = sorted(self.target.pass_times.items())
         copied = most_copied(self.source) if self.source else 0
         self.policy = AutoLength(times) if chosen == "auto" else FixedLength(max(chosen, copied))
+        self.most_nodes = affordable_nodes(times, MAX_TREE_NODES)
 
     @property
     def _wants_hidden(self) -> bool:
@@ -203,7 +207,7 @@ class _Lane:
         verified = clock()
         rows = self._rows(tree, ran.logits)
         start = self.num_new
-        walk = verify(tree, rows.p, self.generator, self._ends_with)
+        walk = RULES[self.config.rule](tree, rows.p, self.generator, self._ends_with)
         sites = record_sites(tree, walk, rows, self.sampler)
         emitted = self._commit(tree, walk)
         if self.source:
@@ -229,19 +233,27 @@ class _Lane:
         self.policy.observe(step)
         return step
 
-    def _draft_len(self) -> int:
-        """Nodes to draft: no more than the settings, the tokens still wanted and the positions left allow."""
-        if self.source is None:
-            return 0
-        left = self.config.max_new_tokens - self.num_new - 1
+    def _depth(self) -> int:
+        """Levels to draft at most: what the profile, the tokens still wanted and the positions left allow."""
+        depth = self.sampler.num_draftable
         if self.target.context_len:
-            left = min(left, self.target.context_len - len(self.context_ids))
-        return min(self.policy.next_len(), max(left, 0))
+            depth = min(depth, self.target.context_len - len(self.context_ids))
+        plan = self.config.tree_plan
+        return max(min(depth, len(plan.widths)) if plan and plan.widths else depth, 0)
+
+    def _draft_len(self) -> int:
+        """Nodes to draft at most. A chain has one a level; of a profile each draft grows a tree of its own."""
+        depth, plan = self._depth(), self.config.tree_plan
+        if self.source is None or plan is None:
+            return min(self.policy.next_len(), depth) if self.source else 0
+        num_trees = len(self.source.sources) if plan.widths and isinstance(self.source, MergedDraft) else 1
+        chosen = plan.most_nodes(depth)
+        return min(MAX_TREE_NODES, chosen * num_trees if chosen is not None else self.most_nodes) if depth else 0
 
     def _draft(self, draft_len: int) -> TokenTree:
         if self.source is None or draft_len == 0:
             return TokenTree()
-        return self.source.propose(self.context_ids, draft_len, self.generator)
+        return self.source.propose(self.context_ids, draft_len, self.generator).cut(self._depth())
 
     def _pass(self, tree: TokenTree) -> Pass:
         """The target's one pass: over the last committed token and the whole tree behind it."""

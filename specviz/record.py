@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specviz.sampling import Sampler, top_candidates
-from specviz.trace import Candidates, FinalDraw, FinalKind, Node, Site, Trial, Verdict
+from specviz.trace import Candidates, FinalDraw, FinalKind, Node, OwnDraw, Site, Trial, Verdict
 from specviz.verify import Opinion, Proposal, Throw, TokenTree, Walk
 
 NUM_SHOWN = 8
@@ -57,9 +57,11 @@ def record_sites(tree: TokenTree, walk: Walk, rows: Rows, sampler: Sampler) -> t
         gap = min(best[i][0] - best[i][1], _MAX_GAP) if len(best[i]) > 1 else _MAX_GAP
         trials = tuple(_trial(tree, throw, shaped[i], p[i], best[i]) for throw in decision.throws)
         rejected = trials and not trials[-1].accepted
-        residual_top = _tops(decision.left[None])[0] if rejected else ()
+        own = decision.drawn
+        residual_top = _tops(decision.left[None])[0] if rejected and own is None else ()
         q_top = q_tops.get(decision.node, ())
-        sites.append(Site(decision.node, trials, p_tops[i], q_top, residual_top, gap))
+        drawn = OwnDraw(own.token_id, own.u, own.low, own.high) if own else None
+        sites.append(Site(decision.node, trials, p_tops[i], q_top, residual_top, gap, drawn))
     return tuple(sites)
 
 

@@ -47,6 +47,11 @@ class Sampler:
         self.num_new += len(token_ids)
         self._mark(token_ids)
 
+    @property
+    def num_draftable(self) -> int:
+        """Tokens still wanted, less the one that is the target's own in any pass: no draft need be deeper."""
+        return max(self.config.max_new_tokens - self.num_new - 1, 0)
+
     def _mark(self, token_ids: Sequence[int]) -> None:
         self._seen[[i for i in token_ids if i < self.vocab_size]] = True
 

@@ -35,7 +35,8 @@ Candidates: TypeAlias = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One throw for one proposal: accepted exactly when `u * row < cur` (Leviathan et al. 2211.17192, §2.3).
+    """One throw for one proposal: accepted exactly when `u * row < cur` (Leviathan et al. 2211.17192, §2.3),
+    under the naive rule when its token is the one that the target drew (`Site.drawn`).
 
     `p_target` is the target's probability of the token, `cur` what was left of it when this proposal was
     tried (equal to `p_target` at a site's first trial), `row` the probability the draft drew it with,
@@ -55,13 +56,25 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnDraw:
+    """The token that the naive rule drew from p_target before it looked at the tree: `u` lies in [low, high)."""
+
+    token_id: int
+    u: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """A place where the next token was decided: after the root path that ends in `node` (`ROOT`: none).
 
     The three tops are (id, probability), best first: of the target and of the first proposal's row, both
     at the run's temperature (at temperature 0 as at 1, for the eye; the rule itself used one-hot rows),
     and of the residual from which the final token was drawn (empty where a proposal was accepted).
-    `top2_gap` is the target's best logit less its second, after penalties.
+    `top2_gap` is the target's best logit less its second, after penalties. `drawn` is there under the naive rule
+    only: each trial then compares its token with that one, has `u` of that draw, and takes nothing away from
+    p_target (`cur` stays `p_target`).
     """
 
     node: int
@@ -70,6 +83,7 @@ class Site:
     q_top: Candidates
     residual_top: Candidates
     top2_gap: float
+    drawn: OwnDraw | None = None
 
 
 PROMPT, OUTPUT = "prompt", "output"

@@ -1,8 +1,8 @@
 """The accept rule: one walk down one token tree, for every kind of draft.
 
-Owns: `TokenTree`, `Proposal` and the rule. Must not know models, caches, text, stop conditions or what a
-trace looks like. A chain is a tree with one child each; greedy decoding is rows that are one-hot. There
-is no other place in the project that decides acceptance.
+Owns: `TokenTree`, `Proposal`, the rule, and a second one for teaching (`verify_naively`). Must not know models,
+caches, text, stop conditions or what a trace looks like. A chain is a tree with one child each; greedy decoding
+is rows that are one-hot. There is no other place in the project that decides acceptance.
 """
 
 from __future__ import annotations
@@ -86,6 +86,20 @@ class TokenTree:
             depths.append(1 if parent == ROOT else depths[parent] + 1)
         return depths
 
+    def cut(self, depth: int) -> TokenTree:
+        """The tree down to this depth, which may not depend on what was drawn: a sampled node is never dropped."""
+        depths, kept = self.depths(), TokenTree()
+        if max(depths, default=0) <= depth:
+            return self
+        places = {ROOT: ROOT}
+        for proposal in self.proposals:
+            if depths[proposal.node] <= depth:
+                parent, token_id = places[self.parents[proposal.node]], self.token_ids[proposal.node]
+                places[proposal.node] = kept.add(
+                    token_id, parent, proposal.row, proposal.proposer, proposal.shown, proposal.origin
+                )
+        return kept
+
     def proposals_under(self, parent: int) -> Iterator[Proposal]:
         """The proposals for the children of `parent`, in the order drawn."""
         return (p for p in self.proposals if self.parents[p.node] == parent)
@@ -107,16 +121,6 @@ class Throw:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What happened behind `node`: its throws, and what was left (shape (vocab,)) after the last of them."""
-
-    node: int
-    throws: tuple[Throw, ...]
-    left: Tensor
-    mass: float
-
-
-@dataclass(frozen=True, slots=True)
 class Drawn:
     """The target's own token, with the interval [low, high) that held `u`."""
 
@@ -124,6 +128,20 @@ class Drawn:
     u: float
     low: float
     high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What happened behind `node`: its throws, and what was left (shape (vocab,)) after the last of them.
+
+    `drawn` is the token that the naive rule drew before it looked at the tree; None under the standard rule.
+    """
+
+    node: int
+    throws: tuple[Throw, ...]
+    left: Tensor
+    mass: float
+    drawn: Drawn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +154,9 @@ class Walk:
     path: tuple[int, ...]
     decisions: tuple[Decision, ...]
     final: Drawn | None
+
+
+Decide: TypeAlias = Callable[[TokenTree, int, Tensor, torch.Generator], tuple[Decision, int | None]]
 
 
 def verify(
@@ -155,26 +176,55 @@ def verify(
         generator: the lane's own; each throw and the final draw take one fresh uniform.
         stops: told every accepted token in order; true ends the walk behind that token.
     """
+    return _walk(_try, tree, p_rows, generator, stops)
+
+
+def verify_naively(
+    tree: TokenTree,
+    p_rows: Tensor,
+    generator: torch.Generator,
+    stops: Callable[[int], bool] = lambda _: False,
+) -> Walk:
+    """For teaching: draw the target's token at each node, then look whether the tree holds it.
+
+    Naive sampling of 2305.09781, §4.3. Arguments and law are those of `verify`: what is emitted is the target's
+    own draw. But a proposal is accepted with Σ p·q instead of Σ min(p, q), so fewer are (its Thm. 4.3).
+    """
+    return _walk(_look_up, tree, p_rows, generator, stops)
+
+
+Rule: TypeAlias = Callable[[TokenTree, Tensor, torch.Generator, Callable[[int], bool]], Walk]
+RULES: dict[str, Rule] = {"standard": verify, "naive": verify_naively}
+
+
+def _walk(
+    decide: Decide,
+    tree: TokenTree,
+    p_rows: Tensor,
+    generator: torch.Generator,
+    stops: Callable[[int], bool],
+) -> Walk:
     path: list[int] = []
     decisions: list[Decision] = []
     while True:
         node = path[-1] if path else ROOT
-        decision, chosen = _decide(tree, node, p_rows[node + 1], generator)
+        decision, chosen = decide(tree, node, p_rows[node + 1], generator)
         decisions.append(decision)
         if chosen is None:
-            u = uniform(generator)
-            return Walk(tuple(path), tuple(decisions), Drawn(*_drawn(decision.left, u)))
+            final = decision.drawn or _drawn(decision.left, generator)
+            return Walk(tuple(path), tuple(decisions), final)
         path.append(chosen)
         if stops(tree.token_ids[chosen]):
             return Walk(tuple(path), tuple(decisions), None)
 
 
-def _drawn(row: Tensor, u: float) -> tuple[int, float, float, float]:
+def _drawn(row: Tensor, generator: torch.Generator) -> Drawn:
+    u = uniform(generator)
     token_id, low, high = draw(row, u)
-    return token_id, u, low, high
+    return Drawn(token_id, u, low, high)
 
 
-def _decide(tree: TokenTree, node: int, p_row: Tensor, generator: torch.Generator) -> tuple[Decision, int | None]:
+def _try(tree: TokenTree, node: int, p_row: Tensor, generator: torch.Generator) -> tuple[Decision, int | None]:
     """Try the proposals behind `node`: accept x with probability min(1, cur[x] / row[x])."""
     cur, mass = p_row, 1.0
     throws: list[Throw] = []
@@ -182,13 +232,31 @@ def _decide(tree: TokenTree, node: int, p_row: Tensor, generator: torch.Generato
         token_id, row = tree.token_ids[proposal.node], proposal.row
         u, p_token, q_token = uniform(generator), float(cur[token_id]), float(row[token_id])
         accepted = u * q_token < p_token
-        is_sure = q_token == 1  # a one-hot row: what is common and what is left need no sweep over the vocabulary
-        overlap = min(p_token, 1.0) if is_sure else float(torch.minimum(cur, row).sum())
-        throws.append(Throw(proposal, p_token, q_token, u, overlap, accepted))
+        throws.append(Throw(proposal, p_token, q_token, u, _overlap(cur, row, token_id), accepted))
         if accepted:
             return Decision(node, tuple(throws), cur, mass), proposal.node
-        cur, mass = _without(cur, token_id, p_token) if is_sure else residual(cur, row)
+        cur, mass = _without(cur, token_id, p_token) if q_token == 1 else residual(cur, row)
     return Decision(node, tuple(throws), cur, mass), None
+
+
+def _look_up(tree: TokenTree, node: int, p_row: Tensor, generator: torch.Generator) -> tuple[Decision, int | None]:
+    """Draw the target's token and compare it with the proposals behind `node`, one after another."""
+    drawn = _drawn(p_row, generator)
+    throws: list[Throw] = []
+    for proposal in tree.proposals_under(node):
+        token_id, row = tree.token_ids[proposal.node], proposal.row
+        p_token, q_token, accepted = float(p_row[token_id]), float(row[token_id]), token_id == drawn.token_id
+        throws.append(Throw(proposal, p_token, q_token, drawn.u, _overlap(p_row, row, token_id), accepted))
+        if accepted:
+            return Decision(node, tuple(throws), p_row, 1.0, drawn), proposal.node
+    return Decision(node, tuple(throws), p_row, 1.0, drawn), None
+
+
+def _overlap(cur: Tensor, row: Tensor, token_id: int) -> float:
+    """Σ min(cur, row); a row that is one-hot at `token_id` needs no sweep over the vocabulary."""
+    if row[token_id] == 1:
+        return min(float(cur[token_id]), 1.0)
+    return float(torch.minimum(cur, row).sum())
 
 
 def _without(cur: Tensor, token_id: int, p_token: float) -> tuple[Tensor, float]:

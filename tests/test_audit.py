@@ -6,7 +6,7 @@ import pytest
 from trace_makers import chain_step, final, finished, make_trace, node, sampled_trace, site, started, trial
 
 from specviz.metrics import audit
-from specviz.trace import ROOT, Trace
+from specviz.trace import ROOT, OwnDraw, Trace
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -104,3 +104,56 @@ def test_the_audit_names_each_kind_of_damage(sentence):
 )
 def test_the_audit_names_what_is_out_of_order(events, sentence):
     assert any(sentence in fault for fault in audit(make_trace(*events)))
+
+
+# Under the naive rule.
+
+OWN = OwnDraw(0, 0.25, 0.0, 0.5)
+MISSED = trial(0, False, p_target=0.3, cur=0.3, row=0.4, u=0.25, overlap=0.4)
+NAIVE = chain_step(
+    0, 1, 0,
+    nodes=(node(7, verdict="rejected"),),
+    sites=(dataclasses.replace(site(ROOT, MISSED), drawn=OWN),),
+    emitted=(0,),
+    final=final(0, "corrected", u=0.25, low=0.0, high=0.5, mass=1.0, p_target=0.5),
+)  # fmt: skip
+
+
+def naive_faults(step_, rule="naive"):
+    config = {"temperature": 1.0, "rule": rule}
+    return audit(make_trace(started(), step_, finished(num_tokens=len(step_.emitted)), config=config))
+
+
+def with_site(step_, **more):
+    return dataclasses.replace(step_, sites=(dataclasses.replace(step_.sites[0], **more), *step_.sites[1:]))
+
+
+def test_a_sound_step_of_the_naive_rule_passes_and_is_none_of_the_standard_rule():
+    assert naive_faults(NAIVE) == []
+    assert any("draw of the naive rule" in fault for fault in naive_faults(NAIVE, "standard"))
+    assert any("is missing" in fault for fault in naive_faults(with_site(NAIVE, drawn=None)))
+
+
+NAIVE_DAMAGES = {
+    "outside its interval": with_site(NAIVE, drawn=dataclasses.replace(OWN, u=0.6)),
+    "but p_target": with_site(NAIVE, drawn=dataclasses.replace(OWN, high=0.9)),
+    "is judged otherwise": with_site(NAIVE, trials=(dataclasses.replace(MISSED, accepted=True),)),
+    "by another u or cur": with_site(NAIVE, trials=(dataclasses.replace(MISSED, u=0.3),)),
+    "not compared with every child": with_site(NAIVE, trials=()),
+    "final token is not the last draw": dataclasses.replace(NAIVE, emitted=(1,), final=final(
+        1, "corrected", u=0.25, low=0.0, high=0.5, mass=1.0, p_target=0.5)),
+    "remaining mass": dataclasses.replace(NAIVE, final=dataclasses.replace(NAIVE.final, mass=0.6)),
+    "compared further": with_site(
+        NAIVE,
+        trials=(dataclasses.replace(MISSED, accepted=True), MISSED),
+        drawn=dataclasses.replace(OWN, token_id=7),
+    ),
+    "does not stand there": dataclasses.replace(NAIVE, nodes=(*NAIVE.nodes, node(8, 0, 2, verdict="rejected")),
+        sites=(dataclasses.replace(NAIVE.sites[0], trials=(MISSED, dataclasses.replace(MISSED, node=1))),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("word", NAIVE_DAMAGES)
+def test_each_damage_to_a_naive_step_is_named(word):
+    faults = naive_faults(NAIVE_DAMAGES[word])
+    assert any(word in fault for fault in faults), faults

@@ -9,13 +9,14 @@ from tokenizer_makers import byte_level
 from trace_makers import make_trace, started, step
 
 from specviz import run
-from specviz.bench import format_report, measure, searching
+from specviz.bench import format_report, measure, measure_retrieval, searching
 from specviz.bench.bench import Bench, Goal, Row
 from specviz.bench.drafts import gains
 from specviz.bench.engine import against_transformers, bookkeeping, numerics, outside_share, pass_times
 from specviz.bench.report import SECTIONS, TITLES
 from specviz.bench.retrieval import retrieval
 from specviz.bench.rounds import Spread, in_turn, ratios
+from specviz.bench.trees import TREE_ROWS, settings_of, trees
 from specviz.drafts.retrieval.reader import Document
 from specviz.drafts.retrieval.sets import ReferenceSet, SetPrompt
 
@@ -26,7 +27,7 @@ class Small(Bench):
     num_rounds = 2
     num_tokens = 6
     num_tokens_cited = 12
-    copying_drafts = ("references",)
+    copying_cascade = "cascade:references,lookup"
 
 
 def fake(**more):
@@ -80,6 +81,22 @@ def test_each_draft_is_measured_at_both_temperatures():
     assert rows["one, temperature 0: speedup"].spread.num == 6
 
 
+def test_trees_are_measured_against_the_chain_the_naive_rule_and_the_best_fixed_choice():
+    engine = FakeEngine()
+    small = Small(prepare=engine.prepare, load=lambda _name, **_: toys.tiny(), quick=True, drafts=("one",))
+    rows = {row.name: row for row in trees(small)}
+    assert len(rows) == 3 * len(TREE_ROWS) + 2 * (2 * len(settings_of("one")) + 3)
+    assert rows["pass over a tree ÷ over a chain of 16 rows"].unit == "×"
+    assert rows["tree auto, temperature 1: time per token"].unit == "ms"
+    assert {row.name for row in rows.values() if row.goal} == {
+        f"tree over chain, temperature {t}: tokens per pass" for t in (0, 1)
+    } | {"standard over naive rule, temperature 1: tokens per pass"} | {
+        f"auto over the best fixed choice, temperature {t}: speed" for t in (0, 1)
+    }
+    assert {config.rule for config in engine.configs} == {"standard", "naive"}
+    assert max(len(config.drafts) for config in engine.configs) == 3
+
+
 def test_numerics_and_pass_times_run_on_any_model():
     bench = Small(load=lambda _name, **_: toys.tiny(), quick=True, drafts=("lookup",))
     names = [row.name for row in (*numerics(bench), *pass_times(bench))]
@@ -102,15 +119,25 @@ SETS = (
 )
 
 
-def test_copying_is_raced_and_compared_with_the_prompt_lookup_of_transformers(monkeypatch):
+@pytest.fixture
+def citing(monkeypatch):
+    """A bench over a small set of references, with a model that reads bytes."""
     tokenizer = byte_level()
     target = toys.loaded(
         toys.tiny(vocab_size=256, max_position_embeddings=1024).model, "TINY", tokenizer=tokenizer
     )
     monkeypatch.setattr(run, "_load", lambda *_: target)
     monkeypatch.setattr(run, "require_known", lambda _: None)
-    bench = Small(sets=SETS, load=lambda _: target, load_plain=lambda _: (target.model, tokenizer))
-    rows = {row.name: row for row in retrieval(bench)}
+    return Small(
+        sets=SETS, drafts=("tiny",), load=lambda _: target, load_plain=lambda _: (target.model, tokenizer),
+        load_tokenizer=lambda _: tokenizer,
+    )  # fmt: skip
+
+
+def test_copying_is_raced_and_compared_with_the_prompt_lookup_of_transformers(citing):
+    rows = {row.name: row for row in retrieval(citing)}
+    assert "ask: cascade:references,lookup: speedup over plain decoding" in rows
+    assert "quote: cascade:references,lookup: speedup over plain decoding" not in rows
     for kind in ("quote", "ask"):
         assert (rows[f"{kind}: references: speedup over plain decoding"].goal is not None) == (kind == "quote")
         ours = rows[f"{kind}: references: tokens per target pass τ"].spread
@@ -121,6 +148,29 @@ def test_copying_is_raced_and_compared_with_the_prompt_lookup_of_transformers(mo
         assert all(1 <= spread.low <= spread.high <= 11 for spread in theirs)
         ratio = rows[f"{kind}: tokens per target pass τ, ours ÷ theirs"].spread
         assert ratio.low <= ours.high / max(spread.low for spread in theirs)
+
+
+def test_the_kept_measurement_of_copying_holds_every_answer_and_its_table_agrees(citing, tmp_path, monkeypatch):
+    monkeypatch.setattr(searching, "NUM_TOKENS", 20_000)
+    said = []
+    report = measure_retrieval(citing, tmp_path, say=lambda sentence, _: said.append(sentence))
+    assert json.loads((tmp_path / "retrieval.json").read_text()) == {
+        key: value for key, value in report.items() if key != "table"
+    }
+    answers = report["answers"]
+    prompts = {prompt.id for one in SETS for prompt in one.prompts}
+    assert {one["prompt"] for one in answers} == prompts
+    assert len(answers) == 4 * len(prompts) + 2, "three lengths and ours for each, a cascade for those that ask"
+    assert all(one["identical"] for one in answers if one["speedup"] is not None)
+    assert {f"Answering {prompt}" for prompt in prompts} < set(said)
+    table = (tmp_path / "retrieval.md").read_text()
+    assert table == report["table"]
+    ours = {one["prompt"]: one["tokens"] / one["passes"] for one in answers if one["by"] == "references"}
+    quoted = sorted(rate for prompt, rate in ours.items() if "quote" in prompt)
+    (line,) = [line for line in table.splitlines() if line.startswith("| quote | 2 ")]
+    assert f"| {sum(quoted) / 2:.2f} [{quoted[0]:.2f}–{quoted[1]:.2f}] |" in line
+    assert "6 of 6 texts identical to plain decoding." in table
+    assert "memory of the index, bytes a token" in table
 
 
 def test_searching_reports_memory_and_times_over_as_many_tokens_as_it_says(monkeypatch):

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from fake_engine import STORY, FakeEngine, as_reference, recorded
 from tokenizer_makers import byte_level
-from trace_makers import sampled_trace
+from trace_makers import chain_step, finished, make_trace, sampled_trace, started
 
 from specviz import models
 from specviz.cli import files
 from specviz.cli.main import main
 from specviz.cli.paint import Painter, Style, one_line, safe
 from specviz.cli.status import Status
-from specviz.cli.summary import plain_text
+from specviz.cli.summary import header, plain_text, table
 from specviz.config import RunConfig
 from specviz.drafts.retrieval.corpus import open_corpus
 from specviz.drafts.retrieval.reader import Document
@@ -30,10 +30,11 @@ from specviz.trace import Piece, RunFinished, Trace
 
 ROOT = Path(__file__).parent.parent
 JSON_KEYS = [
-    "target", "draft", "draft_len", "dtype", "device", "seed", "prompt_tokens", "tokens", "passes", "drafted",
-    "tested", "accepted", "acceptance_rate", "overlap", "draft_yield", "tokens_per_pass", "prefill_s", "draft_s",
-    "verify_s", "total_s", "tokens_per_s", "baseline_tokens_per_s", "speedup", "predicted_speedup",
-    "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference", "copied", "text",
+    "target", "draft", "draft_len", "tree", "rule", "dtype", "device", "seed", "prompt_tokens", "tokens", "passes",
+    "drafted", "tested", "accepted", "acceptance_rate", "overlap", "draft_yield", "tokens_per_pass", "prefill_s",
+    "draft_s", "verify_s", "total_s", "tokens_per_s", "baseline_tokens_per_s", "speedup", "predicted_speedup",
+    "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference", "proposers", "copied",
+    "text",
     "token_ids",
 ]  # fmt: skip
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202eabc\r\x08\x7f\x00"
@@ -89,6 +90,13 @@ def refused(capsys, code):
         (["run", "--prompt", "a", "--draft-len", "0"], 'from 1 to 32 or "auto"'),
         (["run", "--prompt", "a", "--draft-len", "33"], "draft length"),
         (["run", "--prompt", "a", "--draft-len", "many"], "draft length"),
+        (["run", "--prompt", "a", "--tree", "0"], "children per level such as 3,2,1,1"),
+        (["run", "--prompt", "a", "--tree", "3,,1"], "tree is '3,,1'"),
+        (["run", "--prompt", "a", "--tree", "8,8"], "72 nodes"),
+        (["run", "--prompt", "a", "--tree", "auto:65"], "65 nodes"),
+        (["run", "--prompt", "a", "--tree", "4,4", *["--draft", "tiny"] * 4], "from each of 4 drafts"),
+        (["run", "--prompt", "a", *["--draft", "tiny"] * 5], "5 drafts were given; at most 4"),
+        (["run", "--prompt", "a", "--rule", "lucky"], "standard, naive"),
         (["run", "--prompt", "a", "--max-new-tokens", "0"], "maximum of new tokens"),
         (["run", "--prompt", "a", "--max-new-tokens", "9" * 5000], "maximum of new tokens"),
         (["run", "--prompt", "a", "--min-new-tokens", "9", "--max-new-tokens", "8"], "minimum of new tokens"),
@@ -169,7 +177,8 @@ def test_what_loading_refuses_is_one_line_too_although_progress_was_reported(cap
 def test_every_option_reaches_the_settings():
     engine = FakeEngine()
     words = (
-        "--prompt hi --target T --draft a --draft lookup --draft-len auto --temperature 0.5 --top-k 9 --top-p 0.8 "
+        "--prompt hi --target T --draft a --draft lookup --draft-len auto --tree 2,1 --rule naive "
+        "--temperature 0.5 --top-k 9 --top-p 0.8 "
         "--repetition-penalty 1.1 --stop x --stop y --min-new-tokens 2 --max-new-tokens 5 --ignore-eos --seed 7 "
         "--no-baseline --raw --dtype float32 --device cpu --numerics fast --reference r.txt "
         "--prompt-reference q.md --reference s.txt --min-match 3 --copy-len 6 --copy-from references "
@@ -178,7 +187,8 @@ def test_every_option_reaches_the_settings():
     assert run(*words.split(), engine=engine) == 0
     assert engine.configs == [
         RunConfig(
-            prompt="hi", target="T", drafts=("a", "lookup"), draft_len="auto", temperature=0.5, top_k=9, top_p=0.8,
+            prompt="hi", target="T", drafts=("a", "lookup"), draft_len="auto", tree="2,1", rule="naive",
+            temperature=0.5, top_k=9, top_p=0.8,
             repetition_penalty=1.1, stop=("x", "y"), ignore_eos=True, min_new_tokens=2, max_new_tokens=5, seed=7,
             raw=True, baseline=False, dtype="float32", device="cpu", numerics="fast",
             references=("r.txt", "s.txt", "q.md"), prompt_references=("q.md",), min_match=3, copy_len=6,
@@ -194,6 +204,35 @@ def test_without_options_the_defaults_are_those_of_the_settings():
     run("--max-new-tokens", "2", engine=engine)
     given = engine.configs[0]
     assert (given.draft_len, given.temperature, given.baseline, given.numerics) == (None, 0.0, True, "exact")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--tree", "0"], "tree is '0', but must be children per level such as 3,2,1,1"),
+        (["--tree", "3,,1"], "tree is '3,,1'"),
+        (["--tree", "4,4,4"], "The tree 4,4,4 comes to 84 nodes a pass; at most 64"),
+        (["--tree", "auto:99"], "at most 64"),
+        (["--rule", "wild"], "rule is 'wild', but must be one of standard, naive"),
+        (["--draft", "a"] * 5, "5 drafts were given; at most 4 can share a tree"),
+    ],
+)
+def test_trees_rules_and_too_many_drafts_are_refused_in_one_line_before_anything_is_loaded(capsys, words, says):
+    assert says in refused(capsys, run(*words, prepare=never))
+
+
+def test_several_drafts_have_a_line_each_and_the_head_names_the_tree_and_the_teaching_rule():
+    trace = make_trace(
+        started(), chain_step(0, 4, 2), finished(num_tokens=3), config={"tree": "3,2", "rule": "naive"}
+    )
+    text = table(trace)
+    assert "draft 1, small" in text
+    assert "4 proposed, 3 tested, 2 accepted, 2 of them proposed by no other" in text
+    assert "draft 2, lookup" in text
+    line = header(trace.started("speculative"), trace.config)
+    assert "tree 3,2" in line
+    assert "naive rule (for teaching)" in line
+    assert "draft length" not in line
 
 
 # JSON

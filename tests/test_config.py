@@ -6,12 +6,23 @@ import math
 
 import pytest
 
-from specviz.config import MAX_DRAFT_LEN, MAX_NEW_TOKENS, MAX_PROMPT_CHARS, MAX_SEED, MAX_STOP_STRINGS, RunConfig
+from specviz.config import (
+    MAX_DRAFT_LEN,
+    MAX_NEW_TOKENS,
+    MAX_PROMPT_CHARS,
+    MAX_SEED,
+    MAX_STOP_STRINGS,
+    RunConfig,
+    TreePlan,
+)
 from specviz.errors import ConfigError
 
 LEGAL = {
     "prompt": ["", "x" * MAX_PROMPT_CHARS],
     "draft_len": [1, 4, MAX_DRAFT_LEN, "auto", None],
+    "tree": ["", "1", "3,2,1,1", "4, 4", "64", "1" + ",1" * 63, "auto", "auto:1", "auto:64"],
+    "rule": ["standard", "naive"],
+    "drafts": [(), ("a",), ("a",) * 4],
     "temperature": [0, 0.0, 0.01, 1, 10.0],
     "top_k": [0, 1, 1_000_000],
     "top_p": [1e-9, 0.5, 1, 1.0],
@@ -26,6 +37,29 @@ LEGAL = {
 ILLEGAL = {
     "prompt": ["x" * (MAX_PROMPT_CHARS + 1)],
     "draft_len": [0, -1, MAX_DRAFT_LEN + 1, 2.0, "4", "Auto", True],
+    "tree": [
+        "0",
+        "3,,1",
+        ",",
+        "3,0",
+        "-1",
+        "3;2",
+        "2.5",
+        "Auto",
+        "auto:",
+        "auto:0",
+        "auto:65",
+        "auto:x",
+        "auto:9,2",
+        "65",
+        "8,8",
+        "1" + ",1" * 64,
+        "9" * 99,
+        "1," * 500_000,
+        "tree",
+    ],
+    "rule": ["", "Standard", "coupled", None],
+    "drafts": [("a",) * 5],
     "temperature": [-0.1, 10.1, math.nan, math.inf, -math.inf, "1", None, True, 10**400, 1e-40, 0.0009],
     "top_k": [-1, 1_000_001, 2.0, False],
     "top_p": [0, 0.0, -0.1, 1.1, math.nan],
@@ -65,6 +99,28 @@ def test_the_sentence_names_what_was_given_and_what_is_legal(value, legal):
     assert legal in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("more", "parts"),
+    [
+        ({"tree": "3,,1"}, ["'3,,1'", "3,2,1,1", "auto:N"]),
+        ({"tree": "8,8"}, ["8,8", "72 nodes", "at most 64"]),
+        ({"tree": "4,4", "drafts": ("a",) * 4}, ["from each of 4 drafts", "80 nodes"]),
+        ({"drafts": ("a",) * 5}, ["5 drafts", "at most 4"]),
+    ],
+)
+def test_a_tree_or_too_many_drafts_are_refused_with_what_was_given_and_what_is_legal(more, parts):
+    with pytest.raises(ConfigError) as refused:
+        RunConfig(**more)
+    assert all(part in str(refused.value) for part in parts)
+
+
+def test_a_tree_auto_shares_its_budget_among_the_drafts():
+    assert RunConfig(tree="auto:64", drafts=("a",) * 4).tree_plan.num_nodes == 64
+    assert RunConfig(tree="auto").tree_plan == TreePlan()
+    assert RunConfig(tree="3,2,1").tree_plan == TreePlan(widths=(3, 2, 1), num_nodes=15)
+    assert RunConfig().tree_plan is None
+
+
 def test_the_minimum_of_new_tokens_may_not_pass_the_maximum():
     assert RunConfig(min_new_tokens=5, max_new_tokens=5).min_new_tokens == 5
     with pytest.raises(ConfigError, match="minimum of new tokens"):
@@ -89,6 +145,8 @@ def test_every_setting_survives_its_json_form():
         copy_len=5,
         copy_sources=("references", "output"),
         draft_len="auto",
+        tree="3,2",
+        rule="naive",
         temperature=0.7,
         top_k=5,
         top_p=0.9,

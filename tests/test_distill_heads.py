@@ -14,7 +14,7 @@ from transformers import LlamaConfig
 from specviz.distill import distill
 from specviz.distill.headbatch import CutHead, HeadRecipe, make_head_batch
 from specviz.distill.headtrain import HeadLearner, head_loss, hits
-from specviz.distill.kinds.heads import Feature, Pruned, forward_size, most_frequent
+from specviz.distill.kinds.heads import Feature, Pruned, PrunedTwo, forward_size, most_frequent
 from specviz.distill.measure import replay
 from specviz.distill.states import StateStore
 from specviz.distill.store import TOP, Chat
@@ -249,15 +249,17 @@ def test_training_learns(kind, tokenizer, tmp_path):
 # Sizes and refusals
 
 
-def test_pruned_stays_under_a_twentieth_and_counts_what_it_multiplies():
+@pytest.mark.parametrize(("kind", "num_layers", "share"), [(Pruned, 1, 20), (PrunedTwo, 2, 11)])
+def test_pruned_stays_under_its_share_and_counts_what_it_multiplies(kind, num_layers, share):
     target = deep_target()
-    made = Pruned()
+    made = kind()
     made.build(target, None, 0)
     net = made._net
+    assert len(net.head_layers) == num_layers
     multiplied = sum(p.numel() for p in net.parameters() if p.dim() == 2) + len(net.kept_ids) * 32
     assert forward_size(net.shape, len(net.kept_ids)) == multiplied
-    assert multiplied <= target.num_parameters() // 20
-    assert multiplied + 100 * 32 > target.num_parameters() // 20
+    assert multiplied <= target.num_parameters() // share
+    assert multiplied + 100 * 32 > target.num_parameters() // share
 
 
 def test_what_an_architecture_does_not_allow_is_one_sentence():
@@ -265,8 +267,10 @@ def test_what_an_architecture_does_not_allow_is_one_sentence():
     with pytest.raises(ModelError, match=r"not built like Llama's.*choose the kind tiny"):
         Pruned().build(gpt2, None, 0)
     Feature().build(gpt2, None, 0)
-    with pytest.raises(ModelError, match="takes more than 1/20"):
+    with pytest.raises(ModelError, match="One layer of this target is more than 1/20"):
         Pruned().build(make_target(), None, 0)
+    with pytest.raises(ModelError, match="Two layers of this target are more than 1/11"):
+        PrunedTwo().build(make_target(), None, 0)
 
 
 def test_a_target_whose_head_is_its_own_shares_that_one():

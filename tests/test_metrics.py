@@ -110,6 +110,46 @@ def test_a_merged_node_counts_once_in_the_run_and_once_for_each_source_that_trie
     small, lookup = tally.proposers
     assert (small.name, small.proposed, small.tested, small.accepted) == ("small", 2, 2, 1)
     assert (lookup.name, lookup.proposed, lookup.tested, lookup.accepted) == ("lookup", 2, 1, 1)
+    assert small.unique == lookup.unique == 0, "whichever was left out, the other would have given it"
+
+
+def test_a_sources_unique_tokens_are_those_accepted_that_no_other_proposed():
+    nodes = (
+        node(0, verdict="accepted", proposers=(1,)),
+        node(1, 0, 2, verdict="accepted", proposers=(0, 1)),
+        node(2, 1, 3, verdict="rejected", proposers=(0,)),
+    )
+    tally = Tally()
+    for event in (started(), chain_step(0, 3, 2, nodes=nodes)):
+        tally.add(event)
+    assert [(one.name, one.proposed, one.unique) for one in tally.proposers] == [("small", 2, 0), ("lookup", 2, 1)]
+    assert sum(one.unique for one in tally.proposers) <= tally.speculative.counts.accepted
+
+
+def test_a_source_that_proposed_nothing_is_listed_with_zeros():
+    summary = summarize(make_trace(started(), chain_step(0, 2, 1), finished(num_tokens=2)))
+    assert [(one["name"], one["proposed"]) for one in summary.to_json()["proposers"]] == [
+        ("small", 2),
+        ("lookup", 0),
+    ]
+
+
+def test_case_39_a_tree_shows_path_tokens_and_nodes_and_its_yield_is_not_called_acceptance():
+    """TREE with 7 nodes and an accepted path of 2; 4 nodes were tried on the way."""
+    parents, depths = (ROOT, ROOT, 0, 0, 2, 2, 1), (1, 1, 2, 2, 3, 3, 2)
+    verdicts = ("accepted", "untested", "accepted", "rejected", "rejected", "untested", "untested")
+    nodes = tuple(
+        node(20 + i, p, d, verdict=v) for i, (p, d, v) in enumerate(zip(parents, depths, verdicts, strict=True))
+    )
+    sites = (site(ROOT, trial(0)), site(0, trial(3, False), trial(2)), site(2, trial(4, False)))
+    tally = Tally()
+    for event in (started(), chain_step(0, 7, 2, nodes=nodes, sites=sites)):
+        tally.add(event)
+    summary, counts = summarize(tally), tally.speculative.counts
+    assert (counts.accepted_per_pass, summary.tokens, summary.drafted) == (2, 3, 7)
+    assert (summary.draft_yield, summary.acceptance_rate) == (2 / 7, 2 / 4)
+    assert summary.predicted_speedup is None, "the formula is for chains"
+    assert dict(tally.accepted_lengths) == {2: 1}
 
 
 def test_a_run_with_nothing_drafted_has_no_acceptance_not_0_and_not_1():

@@ -12,17 +12,13 @@ import torch
 from toys import play, said
 
 from specviz import decode, models
-from specviz.config import RetrievalSettings
+from specviz.config import RetrievalSettings, RunConfig
 from specviz.drafts.cascade import Cascade
-from specviz.drafts.head_file import load_head
-from specviz.drafts.mix import GUESSERS, make_tree
-from specviz.drafts.model import ModelDraft
-from specviz.drafts.ngram import NgramTable
 from specviz.drafts.retrieval import Retrieval, prompt_lookup
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.metrics import summarize
-from specviz.models import catalog, check_same_tokens
-from specviz.models.source import counts_of
+from specviz.models import catalog
+from specviz.run import make_source
 from specviz.runner import Runner, calibrate
 from specviz.runner.calibrate import blocks_equal_single_passes
 from specviz.sampling import one_hot
@@ -150,45 +146,28 @@ def test_the_embedded_target_has_the_parameters_that_the_catalog_says(target):
     assert target.num_params == catalog.find(catalog.EMBEDDED).params
 
 
-def tiny_draft(target):
-    ready, reason = catalog.is_ready(catalog.find("tiny"))
-    if not ready:
-        pytest.skip(reason)
-    draft = models.load("tiny", dtype="bfloat16", device="cpu", numerics="fast")
-    check_same_tokens(target, draft)
-    return ModelDraft(draft)
-
-
 def references(truth):
     """A text that holds the answer with every ninth token wrong; a pass verifies up to 32 copies."""
     text = [7 if i % 9 == 8 else token_id for i, token_id in enumerate(truth)]
     return Retrieval("references", [FixedTexts.of({"said": text})], RetrievalSettings())
 
 
-def counted_draft(target, kind):
-    ready, reason = catalog.is_ready(catalog.find(kind))
-    if not ready:
-        pytest.skip(reason)
-    table = NgramTable.open(counts_of(kind).file)
-    table.check_tokens(target.tokenizer, target.vocab_size, target.name)
-    return make_tree(kind, table)
-
-
-def bundled_head(name, target):
+def bundled(name, target):
+    """As a run makes it, so that what is shipped is what is tested."""
     ready, reason = catalog.is_ready(catalog.find(name))
     if not ready:
         pytest.skip(reason)
-    return load_head(catalog.BUNDLED_DRAFTS / name, name, target)
+    return make_source(target, RunConfig(prompt="", drafts=(name,), dtype="bfloat16", device="cpu"))
 
 
 SOURCES = {
-    **{kind: (lambda target, *_, kind=kind: counted_draft(target, kind), 12) for kind in GUESSERS},
+    **{
+        name: (lambda target, *_, name=name: bundled(name, target), catalog.find(name).draft_len)
+        for name in ("tiny", "pruned", "feature", "ngram", "recycle", "mix")
+    },
     "lookup": (lambda *_: prompt_lookup(), 6),
-    "pruned": (lambda target, *_: bundled_head("pruned", target), 4),
-    "feature": (lambda target, *_: bundled_head("feature", target), 4),
-    "tiny": (lambda target, *_: tiny_draft(target), 4),
     "references": (lambda _, __, truth: references(truth), 4),
-    "cascade": (lambda target, __, truth: Cascade([references(truth[:48]), tiny_draft(target)], 2), 2),
+    "cascade": (lambda target, __, truth: Cascade([references(truth[:48]), bundled("tiny", target)], 2), 2),
     "chain": (lambda _, ids, truth: Knowing(truth, len(ids), width=1, sure=0.8), 7),
     "tree": (lambda _, ids, truth: Knowing(truth, len(ids), width=3, sure=0.8), 16),
 }

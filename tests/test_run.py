@@ -1,12 +1,15 @@
 """From settings to events, over model folders made here: names, prompts, seeds, and what is refused beforehand."""
 
+import copy
 import dataclasses
 
 import pytest
+import torch
 from count_makers import counted, spoken_chat
 from tokenizer_makers import byte_level
-from toys import P9, noisy, plain_greedy, timeless, tiny
+from toys import P9, gpt2, noisy, plain_greedy, timeless, tiny
 
+from specviz import models
 from specviz.config import RunConfig
 from specviz.drafts.ngram import tokenizer_stamp
 from specviz.errors import ConfigError, ContextError, ModelError
@@ -38,6 +41,9 @@ def folders(tmp_path_factory):
         model.model.save_pretrained(place / name)
         tokenizer.save_pretrained(place / name)
     named = {name: str(place / name) for name in tokenizers}
+    (place / "head").mkdir()
+    (place / "head" / "config.json").write_text('{"kind": "pruned"}')
+    named["head"] = str(place / "head")
     for name in ("target", "foreign"):
         counts = counted([spoken_chat(target, prompt) for prompt in ((104,), P9)], VOCAB)
         counts = dataclasses.replace(counts, stamp=tokenizer_stamp(tokenizers[name]))
@@ -192,6 +198,97 @@ def test_a_misspelt_draft_is_refused_before_the_target_is_loaded(folders):
     with pytest.raises(ModelError, match="No model 'lokup'"):
         prepared(folders, "lokup")
     assert not loading._REGISTRY
+
+
+# Trees, several drafts, layer-skip.
+
+
+@pytest.mark.parametrize("tree", ["1", "3,2,1,1", "auto", "auto:7"])
+@pytest.mark.parametrize("rule", ["standard", "naive"])
+@pytest.mark.parametrize("drafts", [("draft",), ("draft", "lookup"), ("draft", "target", "skip:1")], ids=" ".join)
+def test_trees_of_every_mix_say_what_plain_decoding_says(folders, tree, rule, drafts):
+    trace = run(folders, *drafts, tree=tree, rule=rule, prompt="hello hello")
+    assert trace.token_ids("speculative") == trace.token_ids("baseline")
+    assert len(trace.started("speculative").proposers) == len(drafts)
+    drafted = [step.num_drafted for step in trace.steps("speculative")]
+    if tree == "auto:7":
+        assert max(drafted) <= 7
+    elif tree != "auto":  # which may well find, on a busy machine, that no draft pays
+        assert max(drafted) > 0
+
+
+def test_a_layer_skip_draft_is_the_targets_own_first_layers_and_shares_their_weights(folders):
+    made = prepared(folders, "skip:1")
+    target, short = made.target, made._source._loaded
+    assert short.name == "skip:1"
+    assert short.model.model.layers[0] is target.model.model.layers[0]
+    assert (len(target.model.model.layers), target.config.num_hidden_layers) == (2, 2)
+    ids = torch.tensor([[5, 6, 7]])
+    cut = copy.deepcopy(target.model)
+    cut.model.layers, cut.config.num_hidden_layers = cut.model.layers[:1], 1
+    with torch.inference_mode():
+        expected = cut(ids, use_cache=False).logits
+        assert torch.equal(short.model(ids, use_cache=False).logits, expected)
+    assert short.pass_times
+    assert prepared(folders, "skip:1")._source._loaded is short, "measured once"
+    list(made.events())
+    assert audit(made.trace) == []
+    assert summarize(made.trace).identical is True
+
+
+@pytest.mark.parametrize("name", ["skip:0", "skip:2", "skip:99", "skip:x", "skip:", "skip:-1"])
+def test_layers_that_the_target_has_not_are_refused_in_one_sentence(folders, name):
+    with pytest.raises(ModelError, match=rf"{name}'.*has 2; give 1 to 1\.$"):
+        prepared(folders, name)
+
+
+def test_a_model_whose_layers_are_in_no_list_is_refused_as_its_own_draft():
+    with pytest.raises(ModelError, match=r"GPT2.*\.$"):
+        models.first_layers(gpt2(), 1, "skip:1")
+
+
+def test_five_drafts_are_refused_and_four_share_a_tree(folders):
+    with pytest.raises(ConfigError, match="5 drafts were given; at most 4"):
+        prepared(folders, *["draft"] * 5)
+    trace = run(folders, "draft", "draft", "lookup", "skip:1", draft_len=8)
+    assert trace.token_ids("speculative") == trace.token_ids("baseline")
+
+
+def test_a_draft_of_other_ids_among_several_is_refused(folders):
+    with pytest.raises(ModelError, match="token id 256"):
+        prepared(folders, "draft", "foreign", tree="2,1")
+
+
+@pytest.mark.parametrize(
+    ("drafts", "tree", "says"),
+    [
+        (("head",), "auto", r".*head can only draft a chain; leave the tree out"),
+        (("head", "none", "head"), "2", r".*head and .*head can only draft a chain"),
+        (("target counts",), "3,2,1,1", r"spreads its tree by itself; give auto or auto:N"),
+        (("head", "target mix"), "2", r"mix:.* spreads its tree by itself"),
+        (("lookup",), "3,2,1,1", r"lookup spreads its tree by itself"),
+        (("cascade:references,lookup",), "2", r"references spreads its tree by itself"),
+    ],
+)
+def test_a_tree_that_no_draft_can_grow_is_refused_before_anything_is_loaded(folders, drafts, tree, says):
+    loading._REGISTRY.clear()
+    with pytest.raises(ConfigError, match=rf"The tree {tree} .*{says}.*such as tiny\.$"):
+        prepared(folders, *drafts, tree=tree)
+    assert not loading._REGISTRY
+
+
+def test_counts_spread_their_own_tree_within_the_budget_of_auto(folders):
+    trace = run(folders, "target mix", tree="auto:5", max_new_tokens=40)
+    assert trace.token_ids("speculative") == trace.token_ids("baseline")
+    assert 1 < max(step.num_drafted for step in trace.steps("speculative")) <= 5
+
+
+def test_a_draft_with_several_proposers_is_one_tree_in_the_budget_of_a_profile(folders):
+    """`mix` is one draft of several guessers: beside a profile of 3 nodes they share 6."""
+    made = prepared(folders, "draft", "target mix", tree="1,1,1", max_new_tokens=40)
+    assert len(made._source.names) > 2
+    list(made.events())
+    assert {step.draft_len for step in made.trace.steps("speculative")} <= {2, 4, 6, 0}
 
 
 @pytest.mark.parametrize("sick", ["target", "draft"])

@@ -92,7 +92,9 @@ def test_a_preset_sets_back_what_an_earlier_one_changed_but_not_the_models():
     assert values["top_k"] == 0
     assert values["seed"] == ""
     assert not {"target", "draft", "draft_len"} & set(values)
-    assert controls.preset_values({"draft": "lookup"})["draft_name"] == ""
+    assert not {"more_drafts", "tree", "rule"} & set(values)
+    named = controls.preset_values({"draft": "lookup"})
+    assert [named[name] for name in ("draft_name", "more_drafts", "tree", "rule")] == ["", [], "", "standard"]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,12 @@ def test_a_preset_sets_back_what_an_earlier_one_changed_but_not_the_models():
         ({"draft_len": 33}, "draft length"),
         ({"top_p": 0}, "top-p"),
         ({"dtype": "int3"}, "dtype"),
+        ({"tree": "0"}, "tree is '0'"),
+        ({"tree": "3,,1"}, "3,2,1,1"),
+        ({"tree": "auto:65"}, "at most 64"),
+        ({"tree": "4,4", "draft": "a", "more_drafts": ["b", "c", "d"]}, "from each of 4 drafts"),
+        ({"draft": "a", "more_drafts": ["b", "c", "d", "e"]}, "5 drafts were given; at most 4"),
+        ({"rule": "lucky"}, "standard, naive"),
         ({"prompt": "x" * 300_000}, "prompt"),
     ],
 )
@@ -119,9 +127,12 @@ def test_controls_become_a_config():
     values = {
         **DEFAULTS, "prompt": "p", "target": "big", "draft_name": " org/model ", "auto": True,
         "seed": str(MAX_SEED), "stop": "one\ntwo\n", "dtype": "float32", "numerics": "fast", "baseline": False,
+        "more_drafts": ["lookup", "org/model", ITSELF], "tree": " 3,2 ", "rule": "naive",
     }  # fmt: skip
     config = to_config(values)
-    assert config.drafts == ("org/model",)
+    assert config.drafts == ("org/model", "lookup", "big"), "each once"
+    assert (config.tree, config.rule) == ("3,2", "naive")
+    assert to_config({**DEFAULTS, "more_drafts": None, "tree": None, "rule": None}) == to_config(DEFAULTS)
     assert (config.draft_len, config.seed, config.stop) == ("auto", MAX_SEED, ("one", "two"))
     assert (config.dtype, config.numerics, config.baseline) == ("float32", "fast", False)
 
@@ -133,6 +144,7 @@ EVERYTHING = {
     "top_k": 50, "top_p": 0.9, "repetition_penalty": 1.1, "min_new_tokens": 3, "stop": "a\nb", "ignore_eos": True,
     "raw": True, "baseline": False, "dtype": "float32", "numerics": "fast", "min_match": 3, "copy_len": 9,
     "copy_references": True, "copy_prompt": False, "copy_output": True,
+    "more_drafts": ["small", "lookup"], "tree": "3,2,1", "rule": "naive",
 }  # fmt: skip
 
 
@@ -212,6 +224,13 @@ def test_a_link_too_long_is_cut_in_its_texts_alone_and_says_so(text):
         ({"draft": "../../etc"}, {"draft": "small"}),
         ({"dtype": "object"}, {"dtype": "auto"}),
         ({"auto": "yes"}, {"auto": False}),
+        ({"tree": "auto:999"}, {"tree": "auto:64"}),
+        ({"tree": "3,,1"}, {"tree": ""}),
+        ({"tree": "9,9,9"}, {"tree": ""}),
+        ({"tree": "4,4,1", "more_drafts": "lookup"}, {"tree": "", "more_drafts": ["lookup"]}),
+        ({"tree": "<b>"}, {"tree": ""}),
+        ({"rule": "lucky"}, {"rule": "standard"}),
+        ({"more_drafts": "org/evil,lookup,lookup,../x"}, {"more_drafts": ["lookup"]}),
         ({"prompt": "x" * 100_000}, {"prompt": "x" * MAX_LINK_CHARS}),
     ],
 )
@@ -484,8 +503,18 @@ def test_generate_is_an_endpoint_with_labels_and_a_clean_stream():
         text = "".join(output.get("text", {}).get("speculative", "") for output in outputs)
         assert text.startswith("The lighthouse keeper")
         assert outputs[-1]["summary"]["tokens"] == 24
-        for wrong in ({"temperature": -1}, {"target": "org/evil"}, {"draft_len": "long"}, {"stop": "x"}):
-            with pytest.raises(AppError, match=r"must|not offered"):
+        job = client.submit(
+            "hello", draft="small", more_drafts=["lookup"], tree="3,2", rule="naive", max_new_tokens=4,
+            api_name="/generate",
+        )  # fmt: skip
+        asked = next(iter(job))["config"]
+        assert (asked["drafts"], asked["tree"], asked["rule"]) == (["small", "lookup"], "3,2", "naive")
+        for wrong in (
+            {"temperature": -1}, {"target": "org/evil"}, {"draft_len": "long"}, {"stop": "x"}, {"tree": "0"},
+            {"tree": "3,,1"}, {"tree": "8,8"}, {"rule": "lucky"}, {"more_drafts": ["org/evil"]},
+            {"draft": "small", "more_drafts": ["lookup"] * 4},
+        ):  # fmt: skip
+            with pytest.raises(AppError, match=r"must|not offered|at most"):
                 client.predict("hello", **wrong, api_name="/generate")
 
 
@@ -506,7 +535,9 @@ def answers(address, body):
 
 @pytest.mark.filterwarnings("ignore")
 def test_generate_can_be_called_over_plain_rest():
-    positional = {"data": ["hello", "", "", 4, 0.0, 0, 1.0, 1.0, None, 0, 24, False, 5, False, True]}
+    positional = {
+        "data": ["hello", "", "", 4, 0.0, 0, 1.0, 1.0, None, 0, 24, False, 5, False, True, None, "", "standard"]
+    }
     with serving(FakeEngine(), offer=OFFER) as served:
         calls = f"{served.url}gradio_api/call/"
         for path, body in (

@@ -14,7 +14,7 @@ from odds import law, law_of_text, variation
 
 from specviz import verify as verify_module
 from specviz.drafts.merge import merge_trees
-from specviz.verify import ROOT, TokenTree, residual, verify
+from specviz.verify import ROOT, TokenTree, residual, verify, verify_naively
 
 P, Q = (0.4, 0.3, 0.2, 0.1), (0.1, 0.2, 0.3, 0.4)
 EXACT = 1e-6
@@ -213,6 +213,40 @@ def _exact_draws(monkeypatch):
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_the_output_has_exactly_the_targets_law(draft, pair):
     assert miss(DRAFTS[draft], PAIRS[pair]) < EXACT
+
+
+def naive_rule(tree, p_rows, odds):
+    walked = verify_naively(tree, p_rows, odds)
+    return (*(tree.token_ids[node] for node in walked.path), walked.final.token_id)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_the_naive_rule_has_the_same_law(draft, pair):
+    assert miss(DRAFTS[draft], PAIRS[pair], naive_rule) < EXACT
+
+
+@pytest.mark.parametrize("pair", ["opposite", "turning apart", "equal", "any"])
+@pytest.mark.parametrize(
+    "draft", ["chain of 2", "2 independent siblings", "2 without replacement", "two unlike drafts"]
+)
+def test_the_naive_rule_accepts_fewer_tokens_of_a_sampled_draft(draft, pair):
+    """2305.09781, Thm. 4.3: in the mean over all draws, and strictly where the draft is drawn."""
+    means = [
+        sum(
+            len(emitted) * probability
+            for emitted, probability in law_of_step(DRAFTS[draft], *PAIRS[pair], rule).items()
+        )
+        for rule in (product_rule, naive_rule)
+    ]
+    assert means[1] < means[0] - 0.01
+
+
+def test_of_a_single_sure_choice_both_rules_accept_alike():
+    """A copy is kept with the target's probability of it, whichever comes first, the draw or the look."""
+    for draft in ("copied ids", "the best 1, 1, 1"):
+        laws = [law_of_step(DRAFTS[draft], *PAIRS["any"], rule) for rule in (product_rule, naive_rule)]
+        assert variation(*laws) < EXACT
 
 
 def test_only_one_of_five_tokens_in_the_second_row_is_still_exact():

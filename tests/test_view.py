@@ -1,6 +1,7 @@
 """What the browser is given: deltas, tables, figures and sentences."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -8,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, recorded
+from trace_makers import chain_step, finished, make_trace, node, sampled_trace, site, started, trial
 
 from specviz.config import MAX_DRAFT_LEN
 from specviz.metrics import audit, summarize
-from specviz.trace import Piece, RunFinished, RunStarted, Step, Trace
+from specviz.trace import ROOT, OwnDraw, Piece, RunFinished, RunStarted, Step, Trace
 from specviz.view.export import COLUMNS, steps_csv
 from specviz.view.figures import figures
 from specviz.view.numbers import definitions
@@ -89,6 +91,37 @@ def test_case_50_a_character_in_pieces_is_shown_once_also_around_rejected_tokens
 def test_bytes_that_are_no_character_are_labelled():
     assert describe(Piece(b"\xf0\x9f")) == {"t": "", "b": "F0 9F"}
     assert describe(Piece(b"ok")) == {"t": "ok"}
+
+
+def step_events(trace):
+    events = recorded_delta(trace, "r", "imported")["events"]
+    return [event for event in events if event["kind"] == "step" and event["lane"] == "speculative"]
+
+
+def test_a_trees_sites_list_their_trials_in_order_and_a_chains_do_not():
+    assert not any("t" in site for event in step_events(recorded(temperature=1.0)) for site in event["sites"])
+    trace = sampled_trace(1, width=3)
+    trace.pieces = {i: Piece(b"?") for i in trace.ids_used()}
+    num_trees = 0
+    for event, made in zip(step_events(trace), trace.steps("speculative"), strict=True):
+        is_tree = any(place.parent != index - 1 for index, place in enumerate(made.nodes))
+        num_trees += is_tree
+        for shown, own in zip(event["sites"], made.sites, strict=True):
+            assert "t" in shown or not is_tree
+            if "t" in shown:
+                assert [(t[0], t[1]) for t in shown["t"]] == [(one.node, one.proposer) for one in own.trials]
+    assert num_trees > 1
+
+
+def test_under_the_naive_rule_the_chance_of_a_token_is_the_targets_own():
+    kept = trial(0, False, p_target=0.3, cur=0.3, row=0.4, u=0.2)
+    place = dataclasses.replace(site(ROOT, kept), drawn=OwnDraw(0, 0.2, 0.0, 0.5))
+    for sites, chance in (((place,), 0.3), ((site(ROOT, kept),), 0.75)):
+        made = chain_step(0, 1, 0, nodes=(node(7, verdict="rejected"),), sites=sites)
+        trace = make_trace(started(), made, finished(num_tokens=1), config={"rule": "naive", "tree": "1"})
+        trace.pieces = {i: Piece(b"?") for i in trace.ids_used()}
+        assert step_events(trace)[0]["chips"][0]["a"] == pytest.approx(chance)
+    assert recorded_delta(trace, "r", "imported")["start"]["config"]["rule"] == "naive"
 
 
 @pytest.mark.parametrize(

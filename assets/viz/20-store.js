@@ -96,6 +96,10 @@ class Run {
     return this.start?.config?.temperature === 0;
   }
 
+  get naive() {
+    return this.start?.config?.rule === "naive";
+  }
+
   /** Decoded with no draft: both prompt passes come before any other pass, so this is known from the first one. */
   get alone() {
     return this.steps.baseline.length > 0 && !this.started.speculative && !this.steps.speculative.length;

@@ -44,7 +44,7 @@ class Lane {
   }
 
   add(run, step) {
-    const group = el("span", { class: "g" });
+    const group = el("span", { class: branches(step) ? "g tree" : "g" });
     group.hidden = true;
     step.chips.forEach((chip, index) => {
       const node = chipNode(run, chip);

@@ -7,11 +7,13 @@ class Detail {
     this.throwBox = el("div", { class: "sv-throw" });
     this.facts = el("dl", { class: "sv-facts" });
     this.tops = el("div", { class: "sv-tops" });
+    this.tree = new TreeView();
     this.root = el(
       "section",
       { class: "sv-detail", "aria-label": "The chosen token" },
       el("div", {}, this.title, this.sentence, this.throwBox, this.facts),
-      this.tops
+      this.tops,
+      this.tree.root
     );
   }
 
@@ -24,6 +26,7 @@ class Detail {
   }
 
   show(run, token) {
+    this.tree.show(run, token);
     if (!token) return this.clear(run);
     const { step, chip } = token;
     this.title.replaceChildren(inlineToken(run, chip), ` ${FATES[chip.kind]}`, el("small", { text: ` pass ${step.i + 1}` }));
@@ -67,7 +70,7 @@ function topList(run, name, hint, top, kind, chosen) {
 
 /** The unit interval: the part that accepts, and where the draw fell. */
 function throwPicture(run, chip) {
-  if (run.greedy || chip.node === undefined || chip.u === undefined) return [];
+  if (run.greedy || run.naive || chip.node === undefined || chip.u === undefined) return [];
   const accept = el("i", { class: "accept" });
   accept.style.width = `${chip.a * 100}%`;
   const tick = el("i", { class: `draw ${chip.kind}` });
@@ -123,12 +126,14 @@ function explain(run, step, chip) {
   const sibling = step.drafted.find((other) => other.parent === chip.parent && other.kind === "accepted");
   const winner = sibling ?? final;
   const finalToken = winner ? inlineToken(run, winner) : null;
+  if (run.naive && !run.greedy && chip.node !== undefined && chip.kind !== "untested") return explainNaive(chip, token, finalToken);
   if (chip.kind === "rejected") return explainRejected(run, chip, token, finalToken);
   if (chip.kind === "accepted") return explainAccepted(run, chip, token);
   if (chip.kind === "untested") {
-    return ["The draft guessed ", token, ", but the pass had already ended at an earlier token, so it was never tested and is thrown away."];
+    return ["The draft guessed ", token, `, but the pass had already ${branches(step) ? "taken another way" : "ended at an earlier token"}, so it was never tested and is thrown away.`];
   }
   if (chip.kind === "corrected") {
+    if (run.naive && !run.greedy) return [token, " is what the target drew from p_target before it looked at the drafts: none of them was this token."];
     return run.greedy
       ? [token, " is the target's own best token here. It takes the place of the rejected guess, from the same pass."]
       : [token, " takes the place of the rejected guess: drawn from what is left of p_target after q_draft is taken away. That keeps the text exactly the target's."];
@@ -152,6 +157,13 @@ function explainRejected(run, chip, token, finalToken) {
     "The draft gave ", token, ` a probability of ${prob(chip.q)}, ${target}. So it is kept with probability ${prob(chip.cur)} ÷ ${prob(chip.q)} = ${prob(chip.a)}; the draw was ${prob(chip.u)}, not below that.`,
     ...instead,
   ];
+}
+
+/** The teaching rule: the draft's probability plays no part in what is kept. */
+function explainNaive(chip, token, finalToken) {
+  const chance = `a chance of ${prob(chip.p)}, whatever the draft thought (${prob(chip.q)})`;
+  if (chip.kind === "accepted") return ["Naive rule: the target drew its token first, and it was ", token, `. That had ${chance}.`];
+  return ["Naive rule: the target drew its token first, and it was not ", token, `, which had ${chance}.`, ...(finalToken ? [" It was ", finalToken, "."] : [])];
 }
 
 function explainAccepted(run, chip, token) {

@@ -47,6 +47,10 @@ class View {
     this.references.place(this.detail, this.tools);
     this.root.tabIndex = -1;
     this.root.addEventListener("keydown", (event) => this.key(event));
+    this.root.addEventListener("sv-pick", (event) => {
+      this.pinned = this.nodeOf(event.detail)?.svToken ?? null;
+      this.showDetail();
+    });
     for (const lane of Object.values(this.lanes)) this.listen(lane.stream, lane);
     document.addEventListener("copy", (event) => this.copy(event));
     document.addEventListener("keydown", (event) => {
@@ -351,8 +355,10 @@ function runFacts(run) {
   const started = run.started.speculative ?? run.started.baseline;
   const config = run.start?.config;
   if (!started || !config) return "";
-  const length = config.copy_len ? `copy length ${config.copy_len}` : `γ ${config.draft_len ?? NA}`;
-  const facts = [`temperature ${config.temperature ?? NA}`, length, `seed ${started.seed}`];
+  const copied = config.copy_len ? `copy length ${config.copy_len}` : `γ ${config.draft_len ?? NA}`;
+  const shape = config.tree ? `tree ${config.tree}` : copied;
+  const rule = config.rule === "naive" ? "naive rule, for teaching" : "standard rule";
+  const facts = [`temperature ${config.temperature ?? NA}`, shape, rule, `seed ${started.seed}`];
   return `${facts.join(", ")}, ${started.dtype} on ${started.device}`;
 }
 

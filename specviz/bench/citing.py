@@ -61,15 +61,15 @@ def _head(report: Mapping[str, Any], answers: Sequence[Answer]) -> Iterator[str]
     yield ""
     yield (
         f"Target {settings['target']}, greedy, at most {settings['num_tokens']} new tokens, "
-        f"{len({one.prompt for one in answers})} prompts of the bundled reference sets. The draft `{OURS}` copies from "
-        "the set's texts, the prompt and the answer. Speedups are over plain decoding, raced step by step, prompt "
-        "passes excluded; tokens per second are from the prompt's text to the last token, in turn with `generate` of "
-        "transformers and its `prompt_lookup_num_tokens`, the best of "
+        f"{len({one.prompt for one in answers})} prompts of the bundled reference sets. The draft `{OURS}` copies "
+        "from the set's texts, the prompt and the answer. Speedups are over plain decoding, raced step by step, "
+        "prompt passes excluded; tokens per second are from the prompt's text to the last token, in turn with "
+        "`generate` of transformers and its `prompt_lookup_num_tokens`, the best of "
         f"{', '.join(map(str, LOOKUP_LENGTHS))} for each prompt and value. Medians over the prompts [range]."
     )
     yield ""
-    versions_ = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    yield f"{machine['gpu'] or machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; {versions_}"
+    where = f"{machine['gpu'] or machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads"
+    yield f"{where}; {', '.join(f'{name} {version}' for name, version in report['versions'].items())}"
     yield ""
     same = [one.identical for one in answers if one.identical is not None]
     yield f"{sum(same)} of {len(same)} texts identical to plain decoding."

@@ -6,7 +6,7 @@ Owns: these sections. Must not know how rows are shown.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -91,10 +91,10 @@ def numerics(bench: Bench) -> Iterator[Row]:
     """What bit-exact blocks cost: pass times of exact and fast numerics, in turn, by rows and context."""
     loaded = {kind: bench.load(bench.target, numerics=kind) for kind in ("exact", "fast")}
     for context in CONTEXTS:
-        runners = {kind: _filled(model, context) for kind, model in loaded.items()}
+        runners = {kind: filled(model, context) for kind, model in loaded.items()}
         for rows in NUMERICS_ROWS:
-            jobs = {kind: _pass_job(runner, rows) for kind, runner in runners.items()}
-            times = in_turn(jobs, _num_passes(bench), num_warm_up=2)
+            jobs = {kind: pass_job(runner, rows) for kind, runner in runners.items()}
+            times = in_turn(jobs, num_passes(bench), num_warm_up=2)
             where = f"{rows} row{'s' * (rows > 1)} at {context:,} tokens"
             for kind, seconds in times.items():
                 yield Row("numerics", f"{where}, {kind}", "ms", Spread.of([1000 * s for s in seconds]))
@@ -111,9 +111,9 @@ def _exactness(loaded: LoadedModel) -> str:
 
 def pass_times(bench: Bench) -> Iterator[Row]:
     """One target pass by block size: what verifying costs, and v, a block's time over a single token's."""
-    runner = _filled(bench.load(bench.target), SHORT_CONTEXT)
-    jobs = {str(size): _pass_job(runner, size) for size in BLOCK_SIZES}
-    times = in_turn(jobs, _num_passes(bench), num_warm_up=2)
+    runner = filled(bench.load(bench.target), SHORT_CONTEXT)
+    jobs = {str(size): pass_job(runner, size) for size in BLOCK_SIZES}
+    times = in_turn(jobs, num_passes(bench), num_warm_up=2)
     for size, seconds in times.items():
         name = f"block of {size}"
         yield Row("pass times", name, "ms", Spread.of([1000 * s for s in seconds]), note="at 256 tokens")
@@ -121,11 +121,12 @@ def pass_times(bench: Bench) -> Iterator[Row]:
             yield Row("pass times", f"{name} ÷ block of 1", "×", Spread.of(ratios(seconds, times["1"])))
 
 
-def _num_passes(bench: Bench) -> int:
+def num_passes(bench: Bench) -> int:
+    """Passes to time of each kind."""
     return 6 if bench.quick else 30
 
 
-def _filled(loaded: LoadedModel, context: int) -> Runner:
+def filled(loaded: LoadedModel, context: int) -> Runner:
     """A runner with `context` committed tokens, or as many as the model has positions for a block behind."""
     if loaded.context_len:
         context = min(context, loaded.context_len - max(BLOCK_SIZES))
@@ -134,13 +135,13 @@ def _filled(loaded: LoadedModel, context: int) -> Runner:
     return runner
 
 
-def _pass_job(runner: Runner, rows: int) -> Callable[[int], float]:
-    """Seconds of one pass over a chain of `rows` tokens that is then forgotten."""
+def pass_job(runner: Runner, rows: int, parents: Sequence[int] | None = None) -> Callable[[int], float]:
+    """Seconds of one pass over `rows` tokens that is then forgotten: a chain, or the tree that `parents` make."""
 
     def job(index: int) -> float:
         del index
         start = time.perf_counter()
-        runner.forward([11] * rows).logits[0, 0].item()  # reading a number waits for a GPU
+        runner.forward([11] * rows, parents).logits[0, 0].item()  # reading a number waits for a GPU
         seconds = time.perf_counter() - start
         runner.keep([])
         return seconds

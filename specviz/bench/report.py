@@ -15,6 +15,7 @@ from specviz.bench.bench import Bench, Row
 from specviz.bench.machine import machine
 from specviz.bench.retrieval import retrieval
 from specviz.bench.searching import searching
+from specviz.bench.trees import trees
 from specviz.errors import ConfigError
 from specviz.run import versions
 
@@ -25,6 +26,7 @@ SECTIONS: dict[str, Section] = {
     "numerics": engine.numerics,
     "pass times": engine.pass_times,
     "drafts": drafts.gains,
+    "trees": trees,
     "retrieval": retrieval,
     "searching": searching,
 }
@@ -34,6 +36,7 @@ TITLES = {
     "numerics": "Exact against fast numerics, one target pass",
     "pass times": "One target pass by block size",
     "drafts": "Drafts against plain decoding, raced step by step",
+    "trees": "Chain, trees, several drafts and both rules, in turn",
     "retrieval": "Copying from references, against plain decoding and prompt lookup, in turn",
     "searching": "Searching for copies, on one core",
 }

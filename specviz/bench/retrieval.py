@@ -66,11 +66,13 @@ class Answer:
 def measure_answers(bench: Bench, say: Callable[[str, float | None], None] = lambda *_: None) -> list[Answer]:
     """All answers, prompt by prompt, the ways to get one in turn, another one first each time.
 
-    All are greedy and end where the model ends them. Both sides get the same prompt, with the references in it where
-    the prompt wants them. A cascade is tried where answers are the model's own words more than copies.
+    All are greedy and end where the model ends them. Both sides get the same prompt, with the references in it
+    where the prompt wants them. A cascade is tried where answers are the model's own words more than copies.
     """
     tasks = _tasks(bench)
-    theirs = _PromptLookup(bench) if tasks else None
+    if not tasks:
+        return []
+    theirs = _PromptLookup(bench)
 
     def ours(place: int) -> Answer:
         say(f"Answering {tasks[place].prompt.id}", place / len(tasks))
@@ -82,8 +84,8 @@ def measure_answers(bench: Bench, say: Callable[[str, float | None], None] = lam
 
     jobs: dict[str, Callable[[int], Answer | None]] = {OURS: ours, "cascade": cascade}
     for num in LOOKUP_LENGTHS:
-        jobs[lookup_name(num)] = lambda place, num=num: theirs and theirs(tasks[place], num)  # type: ignore[misc]
-    results = in_turn(jobs, len(tasks)) if tasks else {}
+        jobs[lookup_name(num)] = lambda place, num=num: theirs(tasks[place], num)  # type: ignore[misc]
+    results = in_turn(jobs, len(tasks))
     return [one for at_once in zip(*results.values(), strict=True) for one in at_once if one is not None]
 
 

@@ -13,7 +13,15 @@ from typing import Any, NoReturn
 
 import specviz
 from specviz.cli.files import read_prompt
-from specviz.config import COPY_SOURCES, DTYPES, MAX_DRAFT_LEN, MAX_REFERENCES, NUMERICS, RunConfig
+from specviz.config import (
+    COPY_SOURCES,
+    DTYPES,
+    MAX_DRAFT_LEN,
+    MAX_REFERENCES,
+    MAX_TREE_NODES,
+    NUMERICS,
+    RunConfig,
+)
 from specviz.errors import ConfigError
 
 Options = argparse.Namespace
@@ -115,6 +123,14 @@ def _add_models_of_run(parser: argparse.ArgumentParser) -> None:
         group, "--draft-len", f"draft length γ: tokens that a model drafts per pass, 1 to {MAX_DRAFT_LEN}, or "
         "auto (default: what suits the draft); copies have a length of their own",
         metavar="N|auto", type=_whole,
+    )  # fmt: skip
+    _setting(
+        group, "--tree", "draft a tree instead of a chain: children per level, as in 3,2,1,1, or auto[:N], which "
+        f"grows where it pays, up to N nodes (at most {MAX_TREE_NODES} a pass)", metavar="TREE",
+    )  # fmt: skip
+    _setting(
+        group, "--rule", "how drafts are checked: standard, or naive (for teaching: draw the target's token, see "
+        "whether the tree holds it; the same law, fewer accepted)", metavar="RULE",
     )  # fmt: skip
     _setting(group, "--no-baseline", "do not run plain decoding beside it", dest="baseline", action="store_false")
     _setting(group, "--dtype", f"number format of weights: {', '.join(DTYPES)}", metavar="D")
@@ -226,7 +242,7 @@ def _add_distill(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--target", metavar="T", default=argparse.SUPPRESS, help="whose draft to train")
     add("--out", metavar="FOLDER", required=True, help="a new folder, where the draft goes")
-    add("--kind", metavar="K", default="tiny", help="kind of draft: tiny (default), pruned, feature or ngram")
+    add("--kind", metavar="K", default="tiny", help="tiny (default), pruned, pruned-two, feature or ngram")
     add("--minutes", metavar="X", type=float, default=argparse.SUPPRESS, help="time for data and training")
     add("--data-tokens", metavar="N", type=int, default=argparse.SUPPRESS, help="answer tokens to write")
     add("--prompts", metavar="FILE", help="a JSONL file of own prompts")

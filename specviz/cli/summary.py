@@ -17,10 +17,11 @@ from specviz.trace import Lane, RunStarted, Trace
 from specviz.view.verdict import closing_note, verdict
 
 JSON_KEYS = (
-    "target", "draft", "draft_len", "dtype", "device", "seed", "prompt_tokens", "tokens", "passes", "drafted",
-    "tested", "accepted", "acceptance_rate", "overlap", "draft_yield", "tokens_per_pass", "prefill_s", "draft_s",
-    "verify_s", "total_s", "tokens_per_s", "baseline_tokens_per_s", "speedup", "predicted_speedup",
-    "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference", "copied", "text",
+    "target", "draft", "draft_len", "tree", "rule", "dtype", "device", "seed", "prompt_tokens", "tokens", "passes",
+    "drafted", "tested", "accepted", "acceptance_rate", "overlap", "draft_yield", "tokens_per_pass", "prefill_s",
+    "draft_s", "verify_s", "total_s", "tokens_per_s", "baseline_tokens_per_s", "speedup", "predicted_speedup",
+    "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference", "proposers", "copied",
+    "text",
     "token_ids",
 )  # fmt: skip
 UNKNOWN = "n/a"
@@ -50,13 +51,18 @@ def header(started: RunStarted, config: dict[str, Any]) -> str:
     parts = [
         f"target {started.target}",
         f"draft {' + '.join(started.proposers) or 'none'}",
-        *(_lengths(config) if started.proposers else []),
+        *(_drafting(config) if started.proposers else []),
         f"temperature {config.get('temperature')}",
         f"seed {started.seed}",
         f"{started.dtype} on {started.device}",
         f"a block equals single passes {blocks}",
     ]
     return one_line(" · ".join(parts))[:1000]
+
+
+def _drafting(config: dict[str, Any]) -> list[str]:
+    shape = [f"tree {config['tree']}"] if config.get("tree") else _lengths(config)
+    return [*shape, "naive rule (for teaching)"] if config.get("rule") == "naive" else shape
 
 
 def _lengths(config: dict[str, Any]) -> list[str]:
@@ -73,7 +79,7 @@ def table(trace: Trace) -> str:
     """The summary for people, one number a line."""
     tally = tally_trace(trace)
     numbers = summarize(tally)
-    rows = [*_rates(numbers), *_speeds(numbers), *_ends(numbers)]
+    rows = [*_rates(numbers), *_proposers(numbers), *_speeds(numbers), *_ends(numbers)]
     rows.append(("against the baseline", verdict(numbers, tally)["text"]))
     rows.append(("end", one_line(closing_note(tally))))
     width = max(_width(name) for name, _ in rows)
@@ -112,6 +118,20 @@ def _copied(numbers: Summary) -> str:
     parts = [f"{tally.accepted} of {tally.drafted} from {tally.source}" for tally in numbers.copied]
     more = [f"and {len(parts) - MAX_SOURCES_SHOWN:,} sources more"] if len(parts) > MAX_SOURCES_SHOWN else []
     return one_line(", ".join([*parts[:MAX_SOURCES_SHOWN], *more]))
+
+
+def _proposers(numbers: Summary) -> list[tuple[str, str]]:
+    """What each of several drafts gave; a token that two proposed counts for both."""
+    if len(numbers.proposers) < 2:
+        return []
+    return [
+        (
+            f"draft {place}, {one_line(one.name)[:200]}",
+            f"{one.proposed} proposed, {one.tested} tested, {one.accepted} accepted, "
+            f"{one.unique} of them proposed by no other",
+        )
+        for place, one in enumerate(numbers.proposers, start=1)
+    ]
 
 
 def _speeds(numbers: Summary) -> list[tuple[str, str]]:

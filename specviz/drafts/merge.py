@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specviz.config import MAX_DRAFT_LEN
+from specviz.config import MAX_TREE_NODES
 from specviz.drafts import DraftSource, Observation, ReadsPrompt, most_copied
 from specviz.sampling import Sampler
 from specviz.verify import ROOT, TokenTree
@@ -40,8 +40,8 @@ class MergedDraft:
     `draft_len` is the most that a member drafts that does not copy.
     """
 
-    def __init__(self, sources: Sequence[DraftSource], draft_len: int = MAX_DRAFT_LEN) -> None:
-        self._sources = tuple(sources)
+    def __init__(self, sources: Sequence[DraftSource], draft_len: int = MAX_TREE_NODES) -> None:
+        self.sources = tuple(sources)
         self._limits = [most_copied(source) or draft_len for source in sources]
         self.most_copied = max(most_copied(source) for source in sources)
         self.names = tuple(name for source in sources for name in source.names)
@@ -50,7 +50,7 @@ class MergedDraft:
         self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
 
     def start(self, context_ids: list[int], sampler: Sampler, cancelled: Callable[[], bool]) -> None:
-        for source in self._sources:
+        for source in self.sources:
             source.start(context_ids, sampler, cancelled)
 
     def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
@@ -58,7 +58,7 @@ class MergedDraft:
         # and nothing sampled has to be dropped to fit.
         trees: list[TokenTree] = []
         for num_waiting, limit, source in zip(
-            range(len(self._sources), 0, -1), self._limits, self._sources, strict=True
+            range(len(self.sources), 0, -1), self._limits, self.sources, strict=True
         ):
             share = min(limit, -(-budget // num_waiting))
             trees.append(source.propose(context_ids, share, generator) if share else TokenTree())
@@ -67,10 +67,10 @@ class MergedDraft:
 
     def read_prompt(self, hidden: Tensor) -> None:
         """Hand the prompt's states on to those who want them."""
-        for source in self._sources:
+        for source in self.sources:
             if isinstance(source, ReadsPrompt):
                 source.read_prompt(hidden)
 
     def observe(self, seen: Observation) -> None:
-        for source in self._sources:
+        for source in self.sources:
             source.observe(seen)

@@ -15,7 +15,6 @@ from specviz.config import (
     LOOKUP,
     MAX_DRAFT_LEN,
     REFERENCES,
-    DraftLen,
     RetrievalSettings,
     members,
 )
@@ -28,6 +27,7 @@ from specviz.drafts.ngram import NgramTable
 from specviz.drafts.retrieval import Retrieval
 from specviz.drafts.retrieval.corpus import open_corpus
 from specviz.drafts.retrieval.fixed import FixedTexts
+from specviz.drafts.shape import Shape
 from specviz.errors import ConfigError
 from specviz.models import LoadedModel
 from specviz.models.source import counts_of, local_folder
@@ -37,18 +37,16 @@ from specviz.models.source import counts_of, local_folder
 class Makers:
     """What drafts are made of. `references` are the run's, None without any; `load` gives a model that fits.
 
-    `draft_len` bounds what is not copied wherever a copying draft stands beside it.
+    `shape` says how the tree of such a model grows, None for a chain; `most_drafted` bounds what is not copied
+    wherever a copying draft stands beside it.
     """
 
     target: LoadedModel
     settings: RetrievalSettings
     references: FixedTexts | None
     load: Callable[[str], LoadedModel]
-    draft_len: DraftLen = "auto"
-
-    @property
-    def most_drafted(self) -> int:
-        return MAX_DRAFT_LEN if self.draft_len == "auto" else self.draft_len
+    shape: Callable[[LoadedModel], Shape | None] = lambda _: None
+    most_drafted: int = MAX_DRAFT_LEN
 
 
 def make_draft(name: str, makers: Makers) -> DraftSource:
@@ -82,7 +80,8 @@ def _make_drawing(name: str, makers: Makers) -> DraftSource:
         table.check_tokens(makers.target.tokenizer, makers.target.vocab_size, makers.target.name)
         head = load_head(counts.head, counts.head.name, makers.target) if counts.head else None
         return make_tree(counts.draft, table, head)
-    return ModelDraft(makers.load(name))
+    loaded = makers.load(name)
+    return ModelDraft(loaded, makers.shape(loaded))
 
 
 def _make_cascade(name: str, makers: Makers) -> DraftSource:

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from specviz.metrics.naive import PROBABILITY_SLACK, naive_faults
 from specviz.trace import ROOT, FinalDraw, Lane, RunFinished, RunStarted, Site, Step, Trace, Trial
 
-PROBABILITY_SLACK = 1e-4
-"""Rounding of float32 rows over a vocabulary, before it is magnified by a small remaining mass."""
 SECONDS_SLACK = 1e-6
 LANES: tuple[Lane, ...] = ("speculative", "baseline")
 
@@ -32,7 +31,7 @@ def _audit_trace(trace: Trace, greedy: bool) -> Iterator[tuple[str, str]]:
         for fault in _audit_lane(trace, lane):
             yield f"Lane {lane}", fault
         for step in trace.steps(lane):
-            for fault in (*_audit_tree(step), *_audit_trials(step, greedy), *_audit_final(step, greedy)):
+            for fault in (*_audit_tree(step), *_audit_verdicts(step), *_audit_rule(trace, step, greedy)):
                 yield f"Lane {lane}, step {step.index}", fault
     starts = [start for lane in LANES if (start := trace.started(lane))]
     if len({(start.target, start.prompt_ids) for start in starts}) > 1:
@@ -83,18 +82,35 @@ def _audit_tree(step: Step) -> Iterator[str]:
         yield "drafting and verifying took longer than the step"
 
 
-def _audit_trials(step: Step, greedy: bool) -> Iterator[str]:
-    """Every trial by itself, then each node's verdict against its trials."""
+def _audit_verdicts(step: Step) -> Iterator[str]:
+    """Each node's verdict against its trials."""
     tried: dict[int, bool] = {}
-    for site in step.sites:
-        for index, trial in enumerate(site.trials):
-            tried[trial.node] = tried.get(trial.node, False) or trial.accepted
-            for fault in _audit_trial(step, site, index, greedy):
-                yield f"trial {index + 1} behind node {site.node} {fault}"
+    for trial in (trial for site in step.sites for trial in site.trials):
+        tried[trial.node] = tried.get(trial.node, False) or trial.accepted
     for index, node in enumerate(step.nodes):
         verdict = {None: "untested", True: "accepted", False: "rejected"}[tried.get(index)]
         if node.verdict != verdict:
             yield f"node {index} is marked {node.verdict}, but its trials say {verdict}"
+
+
+def _audit_rule(trace: Trace, step: Step, greedy: bool) -> Iterator[str]:
+    """Trials and final draw against the rule that the settings name; they name none where there was only one."""
+    naive = trace.config.get("rule") == "naive"
+    if naive:
+        yield from naive_faults(step, greedy)
+    else:
+        yield from _audit_trials(step, greedy)
+    yield from _audit_final(step, greedy, naive)
+
+
+def _audit_trials(step: Step, greedy: bool) -> Iterator[str]:
+    """Every trial by itself."""
+    for site in step.sites:
+        if site.drawn is not None:
+            yield f"the place behind node {site.node} has a draw of the naive rule"
+        for index in range(len(site.trials)):
+            for fault in _audit_trial(step, site, index, greedy):
+                yield f"trial {index + 1} behind node {site.node} {fault}"
 
 
 def _audit_trial(step: Step, site: Site, index: int, greedy: bool) -> Iterator[str]:
@@ -138,7 +154,7 @@ def _remaining(p_target: float, node: int | None, rejected: Sequence[Trial]) -> 
     return _Range(low, min(1.0, high), slack)
 
 
-def _audit_final(step: Step, greedy: bool) -> Iterator[str]:
+def _audit_final(step: Step, greedy: bool, naive: bool) -> Iterator[str]:
     """The final token's interval holds u and is as wide as what was left of the token; kind and mass fit."""
     final, path = step.final, _accepted_path(step)
     if final is None:
@@ -152,10 +168,11 @@ def _audit_final(step: Step, greedy: bool) -> Iterator[str]:
         yield f"its final token is called {final.kind}, but is {kind}"
     if not 0 <= final.low <= final.u < final.high <= 1 + PROBABILITY_SLACK:
         yield f"u = {final.u:g} is not in the final token's interval [{final.low:g}, {final.high:g})"
-    mass = 1 - rejected[-1].overlap if rejected else 1.0
+    mass = 1 - rejected[-1].overlap if rejected and not naive else 1.0
     if abs(final.mass - mass) > PROBABILITY_SLACK:
         yield f"the remaining mass is {final.mass:g}, but the rows leave {mass:g}"
-    yield from _audit_width(step, final, site, greedy)
+    if not naive:
+        yield from _audit_width(step, final, site, greedy)
 
 
 def _audit_width(step: Step, final: FinalDraw, site: Site | None, greedy: bool) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from specviz.config import DraftLen
 from specviz.metrics.counts import ratio
 from specviz.metrics.provenance import SourceTally
-from specviz.metrics.tally import LaneTally, Tally
+from specviz.metrics.tally import LaneTally, ProposerCounts, Tally
 from specviz.theory import expected_tokens
 from specviz.trace import RunStarted, StopReason, Trace
 
@@ -49,6 +49,8 @@ class Summary:
     target: str | None
     draft: str | None
     draft_len: DraftLen | None
+    tree: str | None
+    rule: str | None
     dtype: str | None
     device: str | None
     seed: int | None
@@ -75,6 +77,7 @@ class Summary:
     stop_reason: StopReason | None
     identical: bool | None
     first_difference: FirstDifference | None
+    proposers: tuple[ProposerCounts, ...]
     copied: tuple[SourceTally, ...]
     token_ids: tuple[int, ...]
     baseline_tokens: int
@@ -84,7 +87,8 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """All fields as plain JSON values, undefined ones null. Text is added by a face, which has the pieces."""
-        return {**dataclasses.asdict(self), "token_ids": list(self.token_ids)}
+        numbers = dataclasses.asdict(self)
+        return {**numbers, "token_ids": list(self.token_ids), "proposers": list(numbers["proposers"])}
 
 
 def summarize(run: Trace | Tally) -> Summary:
@@ -95,6 +99,8 @@ def summarize(run: Trace | Tally) -> Summary:
     return Summary(
         **_facts(ours.started),
         draft_len=_draft_len(tally.config.get("draft_len")) if ours is not plain else None,
+        tree=_word(tally.config.get("tree")) if ours is not plain else None,
+        rule=_word(tally.config.get("rule")) if ours is not plain else None,
         tokens=counts.emitted,
         passes=counts.passes,
         drafted=counts.drafted,
@@ -116,6 +122,7 @@ def summarize(run: Trace | Tally) -> Summary:
         stop_reason=ours.finished.reason if ours.finished else None,
         identical=(first is None) if _comparable(tally) else None,
         first_difference=first,
+        proposers=tuple(dataclasses.replace(counts) for counts in tally.proposers),
         copied=tally.copies.by_source(),
         token_ids=tuple(ours.token_ids),
         baseline_tokens=plain.counts.emitted,
@@ -191,6 +198,11 @@ def _draft_len(setting: object) -> DraftLen | None:
     if setting == "auto":
         return "auto"
     return setting if isinstance(setting, int) and not isinstance(setting, bool) else None
+
+
+def _word(setting: object) -> str | None:
+    """A setting of a trace's config that is a text; None where it is empty or none."""
+    return setting if isinstance(setting, str) and setting else None
 
 
 def _comparable(tally: Tally) -> bool:

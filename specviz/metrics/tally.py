@@ -52,13 +52,15 @@ class ProposerCounts:
     """Nodes that one draft source proposed, had tried, and had accepted.
 
     A node that two sources proposed counts for both as proposed, and for each of them as tested only where
-    its own trial took place, so these columns may add up to more than the run's counts.
+    its own trial took place, so these columns may add up to more than the run's counts. `unique` are accepted
+    nodes that no other source proposed: what the run would have lost without this one.
     """
 
     name: str
     proposed: int = 0
     tested: int = 0
     accepted: int = 0
+    unique: int = 0
 
 
 @dataclass
@@ -155,7 +157,10 @@ class Tally:
 
     @property
     def proposers(self) -> list[ProposerCounts]:
-        """Counts per draft source, in the order of the run's proposers."""
+        """Counts per draft source, in the order of the run's proposers; those that proposed nothing, too."""
+        started = self.speculative.started
+        for proposer in range(len(started.proposers) if started else 0):
+            self._counts_of(proposer)
         return [counts for _, counts in sorted(self._proposers.items())]
 
     def current_speedup(self) -> float | None:
@@ -185,6 +190,9 @@ class Tally:
             self._counts_of(proposer).tested += 1
         for proposer, _ in accepted:
             self._counts_of(proposer).accepted += 1
+        for node in step.nodes:
+            if node.verdict == "accepted" and len(node.proposers) == 1:
+                self._counts_of(node.proposers[0]).unique += 1
 
     def _counts_of(self, proposer: int) -> ProposerCounts:
         if proposer not in self._proposers:

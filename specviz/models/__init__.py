@@ -9,12 +9,14 @@ from specviz.models.loading import (
     load_tokenizer,
     wrap,
 )
+from specviz.models.skip import first_layers
 from specviz.models.source import default_target, has_gpu
 
 __all__ = [
     "LoadedModel",
     "check_same_tokens",
     "default_target",
+    "first_layers",
     "has_gpu",
     "load",
     "load_blank",

@@ -113,13 +113,23 @@ DRAFTS = (
         params=494_032_768,
         needs_hub=True,
     ),
+    Entry(name="skip:8", kind="draft", label="skip:N: the target's own first N layers, no training"),
     Entry(name="none", kind="draft", label="none: the target alone"),
 )
 
 
 def find(name: str) -> Entry | None:
     """The entry of that name, or None."""
-    return next((entry for entry in (*TARGETS, *DRAFTS) if entry.name == name), None)
+    found = next((entry for entry in (*TARGETS, *DRAFTS) if entry.name == name), None)
+    return found or (Entry(name=name, kind="draft", label=name) if num_skip_layers(name) is not None else None)
+
+
+def num_skip_layers(name: str) -> int | None:
+    """N of a draft named `skip:N`, 0 where N is no number; None for any other name."""
+    kind, colon, number = name.partition(":")
+    if (kind, colon) != ("skip", ":"):
+        return None
+    return int(number[:9]) if number.isdecimal() else 0
 
 
 def is_ready(entry: Entry) -> tuple[bool, str]:

@@ -104,6 +104,19 @@ def load(
         return _REGISTRY[key]
 
 
+def registered(
+    key: tuple[str, str, str, str],
+    make: Callable[[], LoadedModel],
+    fits: Callable[[LoadedModel], bool] = lambda _: True,
+) -> LoadedModel:
+    """What the registry holds under that key; made where it holds nothing, or nothing that fits."""
+    with _LOCK:
+        kept = _REGISTRY.get(key)
+        if kept is None or not fits(kept):
+            kept = _REGISTRY[key] = make()
+        return kept
+
+
 def load_blank(target: LoadedModel) -> LoadedModel:
     """The untrained draft for `target`, with its tokens, dtype and device; made at the first call."""
     key = (f"{BLANK} for {target.name}", str(target.dtype), str(target.device), "fast")

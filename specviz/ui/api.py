@@ -35,6 +35,9 @@ LABELS = {
     "seed": "Seed; null draws a fresh one",
     "raw": "Raw text, no chat template",
     "baseline": "Run the baseline beside it",
+    "more_drafts": "Up to three drafts more, which guess into the same tree",
+    "tree": "Tree in place of a chain: children per level, as in 3,2,1,1, or auto, or auto:N; empty for a chain",
+    "rule": "Rule: standard, or naive, a teaching rule (the same law, fewer accepted)",
 }
 DESCRIPTION = (
     "Decode a prompt with a draft and, beside it, without. Yields objects in order: first `config` and "
@@ -91,11 +94,14 @@ class Api:
         seed: int | None = None,
         raw: bool = False,
         baseline: bool = True,
+        more_drafts: list[str] | None = None,
+        tree: str = "",
+        rule: str = "standard",
     ) -> Iterator[dict[str, Any]]:
         """See `DESCRIPTION`. What cannot be run is a `gr.Error` of one sentence."""
         settings = {name: value for name, value in locals().items() if name in LABELS}
-        settings |= {"drafts": [draft] if draft else [], "stop": stop or []}
-        del settings["draft"]
+        settings |= {"drafts": [name for name in (draft, *(more_drafts or [])) if name], "stop": stop or []}
+        del settings["draft"], settings["more_drafts"]
         record = self._runs.journal.open()
         try:
             with closing(self._runs.batches(settings, record)) as batches:

@@ -11,13 +11,18 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.config import DTYPES, MAX_DRAFT_LEN, NUMERICS
+from specviz.config import CASCADE, DTYPES, MAX_DRAFT_LEN, MAX_DRAFTS, NUMERICS
 from specviz.ui.component import ASSETS
 from specviz.ui.offer import Offer
 from specviz.ui.settings import DEFAULTS, ITSELF, MOST_NEW_TOKENS, NAMES
 
-KEPT = ("target", "target_name", "draft", "draft_name", "draft_len", "auto", "dtype", "numerics", "baseline")
+KEPT = (
+    "target", "target_name", "draft", "draft_name", "more_drafts", "draft_len", "auto", "tree", "rule", "dtype",
+    "numerics", "baseline",
+)  # fmt: skip
 """Settings that a preset which does not name them leaves as they are."""
+OF_A_DRAFT = ("draft_name", "more_drafts", "auto", "tree", "rule")
+"""Settings that a preset which names a draft sets back."""
 
 
 @dataclass
@@ -98,6 +103,8 @@ def _main(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
         _wire_length(controls.by_name["draft"], length, offer)
         why = "the length that pays most by this run's own clock; a seed then fixes the law, not the trace"
         controls.add("auto", gr.Checkbox(first["auto"], label="auto", info=why))
+    with gr.Accordion("Token tree and several drafts", open=False, elem_id="trees"):
+        _trees(controls, offer, first)
     temperature = gr.Slider(
         0, 2, value=first["temperature"], step=0.05, label="Temperature", info="0 is greedy: always the best token"
     )
@@ -106,6 +113,24 @@ def _main(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
     controls.add("max_new_tokens", most)
     seed = gr.Textbox(first["seed"] or "", label="Seed", placeholder="empty: a fresh one each run", max_lines=1)
     controls.add("seed", seed)
+
+
+def _trees(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
+    single = [name for _, name in offer.drafts if name not in ("", "none", ITSELF)]
+    others = [name for name in single if not name.startswith(CASCADE)]
+    group = gr.CheckboxGroup(
+        others, value=first["more_drafts"], label="More drafts", elem_id="more-drafts",
+        info=f"up to {MAX_DRAFTS - 1} beside the draft above; all guess into one tree",
+    )  # fmt: skip
+    controls.add("more_drafts", group)
+    tree = gr.Textbox(
+        first["tree"], label="Tree", max_lines=1, elem_id="tree", placeholder="empty: a chain of γ tokens",
+        info="children per level, as in 3,2,1,1; auto grows where it pays, auto:N up to N nodes",
+    )  # fmt: skip
+    controls.add("tree", tree)
+    rules = [("standard", "standard"), ("naive, a teaching rule", "naive")]
+    why = "naive: draw the target's token first, then look whether it was guessed; the same law, fewer accepted"
+    controls.add("rule", gr.Radio(rules, value=first["rule"], label="Rule", info=why, elem_id="rule"))
 
 
 def _more(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
@@ -148,7 +173,7 @@ def _copying(controls: Controls, first: dict[str, Any]) -> None:
 
 def preset_values(settings: dict[str, Any]) -> dict[str, Any]:
     """What a preset sets: what it names, and the default of every other setting that is not `KEPT`."""
-    more = {"draft_name": "", "auto": False} if "draft" in settings else {}
+    more = {name: DEFAULTS[name] for name in OF_A_DRAFT} if "draft" in settings else {}
     full = {**{name: value for name, value in DEFAULTS.items() if name not in KEPT}, **more, **settings}
     return {name: "" if full[name] is None else full[name] for name in NAMES if name in full}
 

@@ -14,13 +14,17 @@ from specviz.config import (
     COPY_SOURCES,
     DTYPES,
     MAX_DRAFT_LEN,
+    MAX_DRAFTS,
     MAX_PENALTY,
     MAX_SEED,
     MAX_TOP_K,
+    MAX_TREE_NODES,
     MIN_PENALTY,
     MIN_TEMPERATURE,
     NUMERICS,
+    RULES,
     RunConfig,
+    TreePlan,
 )
 from specviz.errors import ConfigError
 
@@ -30,8 +34,11 @@ DEFAULTS: dict[str, Any] = {
     "draft": "",
     "target_name": "",
     "draft_name": "",
+    "more_drafts": [],
     "draft_len": 4,
     "auto": False,
+    "tree": "",
+    "rule": "standard",
     "temperature": 0.0,
     "max_new_tokens": 96,
     "seed": None,
@@ -56,7 +63,7 @@ ITSELF = "@target"  # the draft that is the target, whichever is chosen
 MOST_NEW_TOKENS = 1024  # of the slider, and so of a link
 MAX_LINK_CHARS = 8000  # as sent, so encoded: what servers on the way let through at the least
 HOTTEST = 2.0  # of the slider
-CHOICES = {"dtype": DTYPES, "numerics": NUMERICS}
+CHOICES = {"dtype": DTYPES, "numerics": NUMERICS, "rule": RULES}
 _RANGES: dict[str, tuple[float, float]] = {
     "draft_len": (1, MAX_DRAFT_LEN),
     "temperature": (0.0, HOTTEST),
@@ -94,13 +101,14 @@ def to_config(values: Mapping[str, Any]) -> RunConfig:
         numbers["draft_len"] = "auto"
     numbers["copy_len"] = numbers["copy_len"] or "auto"
     target, draft = (_chosen(settings, kind) for kind in ("target", "draft"))
-    draft = target if draft == ITSELF else draft
+    drafts = [target if name == ITSELF else name for name in (draft, *_listed(settings["more_drafts"]))]
     return RunConfig.from_json(
         {
             **numbers,
             "prompt": str(settings["prompt"] or ""),
             "target": target,
-            "drafts": [draft] if draft else [],
+            "drafts": list(dict.fromkeys(filter(None, drafts))),
+            "tree": str(settings["tree"] or "").strip(),
             "seed": _seed(settings["seed"]),
             "stop": [line for line in str(settings["stop"] or "").split("\n") if line],
             **{name: bool(settings[name]) for name in ("ignore_eos", "raw", "baseline")},
@@ -113,6 +121,10 @@ def to_config(values: Mapping[str, Any]) -> RunConfig:
 def _chosen(settings: Mapping[str, Any], kind: str) -> str:
     """A name typed in goes before the one picked."""
     return str(settings[f"{kind}_name"] or "").strip() or str(settings[kind] or "").strip()
+
+
+def _listed(value: object) -> list[str]:
+    return [str(name) for name in value] if isinstance(value, list | tuple) else []
 
 
 def _number(name: str, value: object) -> Any:
@@ -154,12 +166,24 @@ def from_query(query: Mapping[str, str], choices: Mapping[str, Sequence[str]]) -
     if "min_new_tokens" in found:
         most = found.get("max_new_tokens", DEFAULTS["max_new_tokens"])
         found["min_new_tokens"] = min(found["min_new_tokens"], most)
+    if found.get("tree") and not _fits(found["tree"], 1 + len(found.get("more_drafts", []))):
+        del found["tree"]
     return found
+
+
+def _fits(tree: str, num_drafts: int) -> bool:
+    plan = TreePlan.parse(tree)
+    return not plan.widths or (plan.num_nodes or 0) * num_drafts <= MAX_TREE_NODES
 
 
 def _from_link(name: str, text: str, choices: Mapping[str, Sequence[str]]) -> Any:
     if name in choices:
         return text if text in choices[name] else None
+    if name == "more_drafts":
+        named = dict.fromkeys(draft for draft in text.split(",") if draft in choices.get("draft", ()))
+        return list(named)[: MAX_DRAFTS - 1]
+    if name == "tree":
+        return _legal_tree(text)
     if isinstance(DEFAULTS[name], bool):
         return {"1": True, "0": False}.get(text)
     if name == "seed":
@@ -167,6 +191,16 @@ def _from_link(name: str, text: str, choices: Mapping[str, Sequence[str]]) -> An
     if name in _RANGES:
         return _clamped(name, text)
     return text[:MAX_LINK_CHARS]
+
+
+def _legal_tree(text: str) -> str | None:
+    """The tree that a link asks for, a budget beyond the limit cut to it; None for what is no tree."""
+    try:
+        plan = TreePlan.parse(text)
+    except ConfigError:
+        return None
+    too_many = not plan.widths and (plan.num_nodes or 0) > MAX_TREE_NODES
+    return f"auto:{MAX_TREE_NODES}" if too_many else text
 
 
 def _clamped(name: str, text: str) -> float | int | None:
@@ -193,8 +227,14 @@ def to_query(values: Mapping[str, Any]) -> dict[str, str]:
         is_default = value == DEFAULTS[name] or value in (None, "")
         if is_default or (name == "draft_len" and values.get("auto")):
             continue
-        query[name] = str(int(value)) if isinstance(value, bool) else f"{value}"
+        query[name] = _in_link(value)
     return query
+
+
+def _in_link(value: object) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return ",".join(value) if isinstance(value, list) else f"{value}"
 
 
 def shortened(query: Mapping[str, str]) -> tuple[dict[str, str], bool]:

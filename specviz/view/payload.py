@@ -29,6 +29,7 @@ from specviz.trace import (
     RunStarted,
     Site,
     Step,
+    Trial,
     event_ids,
 )
 from specviz.view.pieces import describe, in_context
@@ -120,7 +121,7 @@ class Feed:
             "t": rounded(step.clock_s),
             "gamma": step.draft_len,
             "chips": self._chips(step),
-            "sites": [_site(site) for site in step.sites],
+            "sites": [_site(site, bare=_is_chain(step)) for site in step.sites],
             "row": self._row(step),
         }
 
@@ -201,19 +202,38 @@ def _judgement(index: int, node: Node, sites: Sequence[Site]) -> dict[str, Any]:
                     own=rounded(node.q_draft),
                     u=rounded(trial.u),
                     rank=trial.rank,
-                    a=rounded(min(1.0, trial.cur / trial.row) if trial.row else 1.0),
+                    a=rounded(_chance(site, trial)),
                     site=position,
                 )
     return found
 
 
-def _site(site: Site) -> dict[str, Any]:
-    return {
+def _chance(site: Site, trial: Trial) -> float:
+    """Of being accepted; under the naive rule the target's own probability of the token."""
+    if site.drawn is not None:
+        return trial.cur
+    return min(1.0, trial.cur / trial.row) if trial.row else 1.0
+
+
+def _is_chain(step: Step) -> bool:
+    """One draft's tokens in a row: every site has one trial, and the chips say it all."""
+    return all(node.parent == index - 1 and node.proposers == (0,) for index, node in enumerate(step.nodes))
+
+
+def _site(site: Site, *, bare: bool) -> dict[str, Any]:
+    """Tops and gap; in a tree also the trials in order, each as node, proposer, left of p, q and draw."""
+    found: dict[str, Any] = {
         "p": _top(site.p_top),
         "q": _top(site.q_top),
         "r": _top(site.residual_top),
         "gap": rounded(site.top2_gap),
     }
+    if not bare:
+        found["t"] = [
+            [trial.node, trial.proposer, rounded(trial.cur), rounded(trial.row), rounded(trial.u)]
+            for trial in site.trials
+        ]
+    return found
 
 
 def _top(candidates: Candidates) -> list[list[Any]]:

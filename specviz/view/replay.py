@@ -30,6 +30,8 @@ def start_of(trace: Trace, source: Source, title: str = "") -> dict[str, Any]:
             "temperature": _number(config.get("temperature"), None),
             "draft_len": length if length == "auto" else _number(length, None),
             "copy_len": _copy_len(config),
+            "tree": str(config.get("tree") or "")[:40],
+            "rule": "naive" if config.get("rule") == "naive" else "standard",
             "max_new_tokens": _number(config.get("max_new_tokens"), 0),
             "baseline": config.get("baseline") is not False,
         },

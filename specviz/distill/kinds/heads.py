@@ -1,11 +1,12 @@
-"""`pruned` and `feature`: small heads on the target's own embeddings and its cut output head.
+"""`pruned`, `pruned-two` and `feature`: small heads on the target's own embeddings and its cut output head.
 
-Owns: these two kinds: their sizes, what a target must have, how they are taught. Must not know how data are
+Owns: these kinds: their sizes, what a target must have, how they are taught. Must not know how data are
 written or where jobs keep their state.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,6 @@ from specviz.drafts.head import HeadShape
 from specviz.drafts.head_file import output_rows, save_head
 from specviz.errors import ModelError
 
-SHARE = 20
-"""A `pruned` head multiplies at most 1/SHARE of the target's parameters per token."""
 _MOST_KEPT, _FEWEST_KEPT = 8192, 64
 _STATES = "states"
 _RATE = 1e-3
@@ -113,9 +112,9 @@ class _Head:
         """First weights from the target's states."""
         read = [chat for chat in chats if chat in self._stores[0]][:_FITTED_CHATS]
         parts = [read[i : i + _FITTED_AT_ONCE] for i in range(0, len(read), _FITTED_AT_ONCE)]
-        states, device = self._stores[0], self._table.device
+        states, reads, device = self._stores[0], self._net.shape.kind, self._table.device
         if parts:
-            fit_states(self._net, lambda: (for_fitting(part, states, self.kind, device) for part in parts))
+            fit_states(self._net, lambda: (for_fitting(part, states, reads, device) for part in parts))
 
     def measure(self, held_out: Sequence[Chat]) -> Agreement:
         with torch.no_grad():
@@ -161,9 +160,13 @@ class _Head:
 
 
 class Pruned(_Head):
-    """The target's first layer, trained further, and as many tokens as 1/SHARE of the target allows."""
+    """The target's first layer, trained further, and as many tokens as `share` allows."""
 
     kind = "pruned"
+    share = 20
+    """It multiplies at most 1/share of the target's parameters per token."""
+    taken: tuple[int, ...] = (0,)
+    """The target's layers that it starts from, one for each of its own; counted from the end below 0."""
     reading_share = 0.05
     training = (
         "Started from the target's first layer, its sums refitted to guess the target's last state, and its last "
@@ -173,22 +176,31 @@ class Pruned(_Head):
     )
 
     def _sizes(self, target: Any) -> tuple[HeadShape, int]:
-        shape = _shape(target, "pruned")
+        shape = dataclasses.replace(_shape(target, "pruned"), num_layers=len(self.taken))
         if not is_llama_like(target):
             raise ModelError(
                 "This target's layers are not built like Llama's, so none can be taken over; choose the kind tiny."
             )
-        room = (target.num_parameters() // SHARE - forward_size(shape, 0)) // shape.hidden_size
+        room = (target.num_parameters() // self.share - forward_size(shape, 0)) // shape.hidden_size
         if room < _FEWEST_KEPT:
+            layers = "One layer of this target is" if shape.num_layers == 1 else "Two layers of this target are"
             raise ModelError(
-                f"One layer of this target takes more than 1/{SHARE} of its {target.num_parameters():,} "
+                f"{layers} more than 1/{self.share} of its {target.num_parameters():,} "
                 "parameters; choose the kind tiny."
             )
         return shape, min(room // 100 * 100 or room, _MOST_KEPT, len(self._table))
 
     def _layers(self, target: Any) -> list[int]:
-        del target
-        return [0]
+        return [index % target.config.num_hidden_layers for index in self.taken]
+
+
+class PrunedTwo(Pruned):
+    """The target's first and last layer: better guesses for nearly twice the work of `Pruned`."""
+
+    kind = "pruned-two"
+    share = 11
+    taken = (0, -1)
+    training = Pruned.training.replace("first layer, its", "first and last layer, their")
 
 
 class Feature(_Head):

@@ -61,14 +61,18 @@ class Retrieval:
         return self._tree
 
     def observe(self, seen: Observation) -> None:
-        """Follow what was emitted down the own tree; that tells how far the next copy is to be trusted."""
+        """Follow what was emitted down the own tree; that tells how far the next copy is to be trusted.
+
+        What was cut off before the pass was not looked at.
+        """
         node, num_right = ROOT, 0
         for token_id in seen.emitted:
             child = self._tree.child(node, token_id)
             if child is None:
                 break
             node, num_right = child, num_right + 1
-        self._length.observe(self._match_len, max(self._tree.depths(), default=0), num_right)
+        num_tried = min(max(tree.depths(), default=0) for tree in (self._tree, seen.tree))
+        self._length.observe(self._match_len, num_tried, min(num_right, num_tried))
         self._tree = TokenTree()
 
     def _matches(self, context_ids: list[int]) -> Iterable[Match]:

@@ -1,0 +1,169 @@
+"""The tree of a pass in a real browser: an imported trace of two drafts, walked with the keyboard."""
+
+import pytest
+from browser import Visit, serving
+from fake_engine import FakeEngine, recorded
+from test_trees import tree_draft
+from toys import noisy, play, tiny
+
+from specviz.drafts.merge import MergedDraft
+from specviz.trace import Piece
+from specviz.ui.recordings import Recording
+
+pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
+WIDE = {"width": 1280, "height": 900}
+LAPTOP = {"width": 1366, "height": 768}
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def served():
+    with serving(FakeEngine(), recordings=[Recording("first", recorded(max_new_tokens=8), "a laptop")]) as page:
+        yield page
+
+
+@pytest.fixture
+def file(tmp_path, request):
+    """A trace of two drafts with trees of up to 64 nodes."""
+    target = tiny()
+    source = MergedDraft([tree_draft(noisy(target, scale), "4,3,1,1") for scale in (0.01, 0.03)])
+    trace = play(target, source, tree="4,3,1,1", **getattr(request, "param", {"temperature": 1.0}))
+    trace.pieces = {i: Piece(f" w{i}".encode()) for i in trace.pieces}
+    path = tmp_path / "tree.json"
+    path.write_text(trace.to_json(), encoding="utf-8")
+    return path
+
+
+def opened(browser, served, file, viewport):
+    guest = Visit(browser, served.url)
+    guest.page.set_viewport_size(viewport)
+    guest.open()
+    guest.page.set_input_files(".sv-picker", file)
+    guest.until("v.run.start.source === 'imported'")
+    guest.ask("v.transport.toEnd()")
+    guest.page.wait_for_selector(".sv-tree:not([hidden])")
+    return guest
+
+
+def closed(guest):
+    guest.close()
+    assert (guest.errors, guest.dialogs, guest.outside()) == ([], [], [])
+
+
+def test_a_pass_is_drawn_with_a_column_per_depth_and_every_node_says_who_and_what(browser, served, file):
+    guest = opened(browser, served, file, WIDE)
+    found = guest.page.eval_on_selector_all(
+        ".sv-node",
+        "(all) => all.map((n) => ({ left: n.offsetLeft, top: n.offsetTop, size: n.offsetHeight, "
+        "who: n.querySelector('.who').textContent, tag: n.querySelector('.c').dataset.tag, title: n.title }))",
+    )
+    step = guest.ask("(({drafted, chips, numAccepted}) => ({drafted, chips, numAccepted}))(v.detail.tree.step)")
+    assert len(found) == len(step["chips"]) > 30
+    columns = sorted({node["left"] for node in found})
+    depths = [node["depth"] for node in step["drafted"]]
+    assert len(columns) >= max(depths)
+    for node, place in zip(step["drafted"], found, strict=False):
+        assert place["left"] == columns[node["depth"] - 1]
+        assert place["who"] == "".join("AB"[i] for i in node.get("by", [0]))
+        assert place["size"] >= 24
+    places = [(node["left"], node["top"]) for node in found]
+    assert len(set(places)) == len(places), "no node covers another"
+    tried = [node["title"] for node in found if "trial" in node["title"]]
+    assert tried
+    assert all("p_target" in title and "q_draft" in title and "draw" in title for title in tried)
+    assert guest.page.locator(".sv-treecanvas path.kept").count() == step["numAccepted"] + 1
+    marks = {"accepted": "✓", "rejected": "✗", "untested": "·", "corrected": "→", "bonus": "+"}
+    assert [node["tag"] for node in found] == [marks[chip["kind"]] for chip in step["chips"]]
+    own = found[-1]["title"]
+    assert own.startswith("the target's own")
+    assert ("residual mass" in own) == (step["chips"][-1].get("mass", 1) < 1)
+    closed(guest)
+
+
+def test_arrow_keys_walk_the_tree_and_tell_each_nodes_story_while_the_race_stays(browser, served, file):
+    guest = opened(browser, served, file, WIDE)
+    time = guest.ask("v.transport.time")
+    node = guest.page.locator(".sv-node").first
+    node.focus()
+    start = guest.ask("v.detailed.index")
+    guest.page.keyboard.press("ArrowRight")
+    child = guest.ask("v.detailed.chip.parent")
+    assert child == start
+    guest.page.keyboard.press("ArrowLeft")
+    assert guest.ask("v.detailed.index") == start
+    guest.page.keyboard.press("ArrowDown")
+    assert guest.ask("v.detailed.chip.depth") == 1
+    assert guest.ask("v.detailed.index") != start
+    assert guest.ask("v.transport.time") == time
+    assert guest.page.locator(".sv-node.chosen").count() == 1
+    closed(guest)
+
+
+def test_on_a_laptop_a_tree_of_64_nodes_is_legible_and_needs_no_sideways_scrolling(browser, served, tmp_path):
+    target = tiny()
+    trace = play(target, tree_draft(noisy(target, 0.01), "4,2,2,1,1,1"), tree="4,2,2,1,1", temperature=1.0)
+    largest = max(len(step.nodes) for step in trace.steps("speculative"))
+    assert 56 <= largest <= 64
+    trace.pieces = {i: Piece(f" word{i}".encode()) for i in trace.pieces}
+    path = tmp_path / "tree.json"
+    path.write_text(trace.to_json(), encoding="utf-8")
+    guest = opened(browser, served, path, LAPTOP)
+    widths = guest.page.evaluate(
+        "() => [document.documentElement.scrollWidth - innerWidth, "
+        "...[...document.querySelectorAll('.sv-treescroll')].map((box) => box.scrollWidth - box.clientWidth)]"
+    )
+    assert max(widths) <= 0
+    sizes = guest.page.eval_on_selector_all(
+        ".sv-node .c", "(all) => all.map((n) => parseFloat(getComputedStyle(n).fontSize))"
+    )
+    assert len(sizes) >= 56
+    assert min(sizes) >= 11
+    closed(guest)
+
+
+def test_the_controls_ask_for_a_tree_of_several_drafts_and_the_page_says_which_rule_is_on(browser, served):
+    guest = Visit(browser, served.url).open()
+    page = guest.page
+    page.get_by_text("Token tree and several drafts").click()
+    page.get_by_label("lookup", exact=True).check()
+    page.locator("#tree textarea, #tree input").fill("3,2,1")
+    page.get_by_label("naive, a teaching rule").check()
+    guest.run(Prompt="a tree").finish()
+    config = served.engine.configs[-1]
+    assert (config.drafts, config.tree, config.rule) == (("lookup",), "3,2,1", "naive")
+    assert "tree 3,2,1, naive rule, for teaching" in page.inner_text(".sv-runfacts")
+    page.click("#share")
+    page.wait_for_selector("dialog[open]")
+    link = page.input_value(".sv-address")
+    other = Visit(browser, served.url).open(link[link.index("?") :])
+    other.page.wait_for_function("document.querySelector('#prompt textarea').value === 'a tree'")
+    other.page.get_by_text("Token tree and several drafts").click()
+    assert other.page.locator("#tree textarea, #tree input").input_value() == "3,2,1"
+    assert other.page.get_by_label("lookup", exact=True).is_checked()
+    assert other.page.get_by_label("naive, a teaching rule").is_checked()
+    other.page.locator("#tree textarea, #tree input").fill("3,,1")
+    num_runs = len(served.engine.configs)
+    other.page.click("#run")
+    other.page.wait_for_selector(".sv-alert:not([hidden])")
+    assert "children per level such as 3,2,1,1" in other.page.inner_text(".sv-alert:not([hidden])")
+    assert len(served.engine.configs) == num_runs
+    for visitor in (guest, other):
+        closed(visitor)
+
+
+def test_on_a_phone_the_tree_scrolls_and_the_page_does_not(browser, served, file):
+    guest = opened(browser, served, file, PHONE)
+    widths = guest.page.evaluate(
+        "() => { const box = document.querySelector('.sv-treescroll'); "
+        "return [document.documentElement.scrollWidth, innerWidth, box.scrollWidth, box.clientWidth]; }"
+    )
+    assert widths[0] <= widths[1]
+    assert widths[2] > widths[3]
+    closed(guest)
+
+
+@pytest.mark.parametrize("file", [{"temperature": 1.0, "rule": "naive"}], indirect=True)
+def test_the_page_says_that_the_naive_rule_is_on(browser, served, file):
+    guest = opened(browser, served, file, WIDE)
+    assert "Naive rule" in guest.page.inner_text(".sv-treehead")
+    closed(guest)

@@ -1,0 +1,58 @@
+"""The embedded target in bfloat16: whatever tree is drafted, the bits are those of plain decoding.
+
+The yardstick, its fixtures and the way to a draft are those of the chains.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from test_real import PROMPTS, decoded, plain, target
+from test_trees import auto
+from toys import said
+
+from specviz import run
+from specviz.config import RunConfig
+from specviz.models import catalog
+
+pytestmark = pytest.mark.real
+__all__ = ["plain", "target"]  # fixtures, which pytest finds by name
+
+NUM_NEW = 48
+CASES = [
+    ("tiny lookup", "3,2,1,1"),
+    ("tiny lookup", "2,2,2"),
+    ("tiny lookup", "auto:8"),
+    ("tiny mix", "2,2,2"),
+    ("tiny skip:2", "2,2,1"),
+    ("mix", "auto:8"),
+]
+
+
+def source_of(target, names, tree):
+    """As a run makes it, so that what is shipped is what is tested."""
+    for name in names:
+        ready, reason = catalog.is_ready(catalog.find(name))
+        if not ready:
+            pytest.skip(reason)
+    return run.make_source(target, RunConfig(drafts=names, tree=tree, dtype="bfloat16", device="cpu"))
+
+
+@pytest.mark.parametrize(("names", "tree"), CASES, ids=[f"{names}, {tree}" for names, tree in CASES])
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_every_tree_gives_the_ids_logits_and_cache_of_plain_decoding_bit_for_bit(
+    target, plain, monkeypatch, prompt, names, tree
+):
+    monkeypatch.setattr(run, "AutoShape", lambda _: auto())  # by times of our own, whatever this machine does
+    prompt_ids, expected, stored = plain(prompt)
+    source = source_of(target, tuple(names.split()), tree)
+    trace, ours = decoded(target, source, prompt_ids, tree=tree, max_new_tokens=NUM_NEW)
+    assert said(trace) == said(expected)[:NUM_NEW]
+    steps = trace.steps("speculative")
+    shown = [(site.p_top, site.top2_gap) for step in steps for site in step.sites]
+    alone = [(site.p_top, site.top2_gap) for step in expected.steps("baseline") for site in step.sites]
+    assert shown == alone[:NUM_NEW]
+    length = len(prompt_ids) + NUM_NEW - 1
+    assert all(torch.equal(one[:, :, :length], many) for one, many in zip(stored, ours, strict=True))
+    widths = Counter((step.index, node.parent) for step in steps for node in step.nodes)
+    assert max(widths.values()) > 1, "it branches"
