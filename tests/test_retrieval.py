@@ -200,6 +200,15 @@ def test_auto_copies_more_behind_accepted_copies_and_less_behind_rejected_ones()
     assert 1 <= depths[-1] < first
 
 
+def test_what_was_cut_off_before_the_pass_teaches_nothing():
+    whole, cut = (begin(source({"a": list(range(90))}), [2, 3]) for _ in range(2))
+    for draft, tried in ((whole, 99), (cut, 2)):
+        tree = draft.propose([2, 3], 16, torch.Generator())
+        draft.observe(Observation((4, 5, 50), tree.cut(tried), (0, 1), torch.zeros(1, 97)))
+    text = [2, 3, 4, 5, 50, 60, 61]
+    assert lengths(whole, text)[1] < lengths(cut, text)[1], "two of two held, not two of many"
+
+
 def test_a_longer_match_is_trusted_further():
     depths = []
     for length in (1, 2, 3, 4, 8):

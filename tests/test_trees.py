@@ -39,7 +39,7 @@ from specviz.drafts.shape import PROBE_EVERY, SURE, AutoShape, Costs, Hope, Prof
 from specviz.metrics import summarize
 from specviz.runner import Runner
 from specviz.sampling import Sampler
-from specviz.trace import ROOT, Step
+from specviz.trace import ROOT, Origin, Step
 from specviz.verify import TokenTree
 
 TARGET_TIMES = [(1, 1.0), (8, 1.05), (16, 1.2), (32, 1.6), (64, 2.6)]
@@ -501,10 +501,11 @@ def test_a_cut_keeps_all_proposals_down_to_its_depth_in_their_order():
     made = TokenTree()
     row = torch.full((9,), 1 / 9)
     for token_id, parent in ((1, ROOT), (2, ROOT), (3, 0), (1, ROOT), (4, 1), (5, 2)):
-        made.add(token_id, parent, row)
+        made.add(token_id, parent, row, origin=Origin("a", token_id, 1))
     cut = made.cut(2)
     assert (cut.token_ids, cut.parents) == ([1, 2, 3, 4], [ROOT, ROOT, 0, 1])
     assert [p.node for p in cut.proposals] == [0, 1, 2, 0, 3]
+    assert [p.origin.offset for p in cut.proposals] == [1, 2, 3, 1, 4], "a copy still says where it stood"
     assert made.cut(3) is made
     assert len(made.cut(0)) == 0
 

@@ -26,12 +26,12 @@ from specviz.config import DTYPES, MAX_DRAFT_LEN, MAX_SEED, MIN_TEMPERATURE, Run
 from specviz.errors import ConfigError, ModelError
 from specviz.run import prepare
 from specviz.trace import Trace, event_from_json
-from specviz.ui import controls, gpu, recordings
+from specviz.ui import controls, gpu, recordings, serve
 from specviz.ui.api import Api
 from specviz.ui.journal import MAX_RUNS, MAX_STOPS, Journal
 from specviz.ui.keep import MAX_CHARS, MAX_CHARS_OPEN, Keep
 from specviz.ui.links import Links
-from specviz.ui.offer import Offer
+from specviz.ui.offer import Offer, from_catalog
 from specviz.ui.page import DEFAULT_OFFER, build_app
 from specviz.ui.recordings import Recording
 from specviz.ui.runs import Runs
@@ -263,6 +263,26 @@ def test_a_visitor_may_not_name_a_model_outside_the_offer():
     with pytest.raises(ModelError, match="not offered"):
         list(runs.batches({"prompt": "x", "target": "org/model"}, record))
     assert deltas(Runs(FakeEngine().prepare), target_name="org/model")[1][-1]["phase"] == "done"
+
+
+def test_a_corpus_is_offered_by_its_name_and_its_place_stays_here():
+    shown = from_catalog(corpora=["/srv/data/law.sv"])
+    assert ("law.sv: a corpus to copy from", "law.sv") in shown.drafts
+    assert "/srv" not in repr(shown.drafts) + repr(shown.names)
+    engine = FakeEngine()
+    runs = Runs(engine.prepare, names=shown.names, corpora=shown.corpora)
+    assert deltas(runs, draft="law.sv")[1][-1]["phase"] == "done"
+    assert engine.configs[-1].drafts == ("/srv/data/law.sv",)
+    assert deltas(runs, draft="/srv/data/law.sv")[1][-1]["phase"] == "error"
+
+
+def test_only_a_file_that_may_be_a_corpus_can_be_offered(tmp_path, capsys):
+    (tmp_path / "law.sv").write_bytes(b"")
+    assert serve._parse(["--corpus", str(tmp_path / "law.sv")]).corpus == [str(tmp_path / "law.sv")]
+    for place in (tmp_path / "absent.sv", tmp_path):
+        with pytest.raises(SystemExit):
+            serve._parse(["--corpus", str(place)])
+        assert "is no corpus" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

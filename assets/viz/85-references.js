@@ -41,9 +41,11 @@ class Used {
     this.bySource = new Map();
     this.drawn = 0;
     this.own = 0;
+    this.plain = 0;
   }
 
   add(step) {
+    this.plain += hasNoDraft(step) ? 1 : 0;
     for (const chip of step.chips) {
       const accepted = chip.kind === "accepted";
       if (chip.node === undefined) this.own += 1;
@@ -61,6 +63,11 @@ class Used {
     if (!this.bySource.has(source)) this.bySource.set(source, { drafted: 0, accepted: 0, offsets: new Set() });
     return this.bySource.get(source);
   }
+}
+
+/** A pass that could have held a draft, had anything matched. */
+function hasNoDraft(step) {
+  return step.lane === "speculative" && step.gamma > 0 && !step.drafted.length;
 }
 
 /** [from, to) of offsets that follow one another. */
@@ -173,7 +180,8 @@ class References {
     if (this.used.drawn) parts.push([this.used.drawn, "a model's guesses"]);
     parts.sort((a, b) => b[0] - a[0]);
     const accepted = parts.map(([count, name]) => `${count.toLocaleString("en")} from ${name}`).join(", ");
-    return accepted ? `Accepted: ${accepted}. The target's own: ${this.used.own.toLocaleString("en")}.` : "Nothing copied yet.";
+    const plain = this.used.plain ? ` No draft in ${this.used.plain.toLocaleString("en")} of ${plural(this.used.shown, "pass")}.` : "";
+    return (accepted ? `Accepted: ${accepted}. The target's own: ${this.used.own.toLocaleString("en")}.` : "Nothing copied yet.") + plain;
   }
 
   addRow(name) {
@@ -356,7 +364,7 @@ class References {
 
   /** One sentence: from where, and behind which words. */
   story({ step, chip }) {
-    if (step.lane === "speculative" && step.gamma > 0 && !step.drafted.length) {
+    if (hasNoDraft(step)) {
       return ["No draft in this pass: nothing to guess from, or nothing that matched."];
     }
     if (!chip.o) return [];

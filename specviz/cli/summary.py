@@ -18,11 +18,10 @@ from specviz.view.verdict import closing_note, verdict
 
 JSON_KEYS = (
     "target", "draft", "draft_len", "tree", "rule", "dtype", "device", "seed", "prompt_tokens", "tokens", "passes",
-    "drafted", "tested", "accepted", "acceptance_rate", "overlap", "draft_yield", "tokens_per_pass", "prefill_s",
-    "draft_s", "verify_s", "total_s", "tokens_per_s", "baseline_tokens_per_s", "speedup", "predicted_speedup",
-    "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference", "proposers", "copied",
-    "text",
-    "token_ids",
+    "undrafted", "drafted", "tested", "accepted", "acceptance_rate", "overlap", "draft_yield", "tokens_per_pass",
+    "prefill_s", "draft_s", "verify_s", "total_s", "tokens_per_s", "baseline_tokens_per_s", "speedup",
+    "predicted_speedup", "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference",
+    "proposers", "copied", "text", "token_ids",
 )  # fmt: skip
 UNKNOWN = "n/a"
 MAX_SOURCES_SHOWN = 6
@@ -110,6 +109,10 @@ def _rates(numbers: Summary) -> list[tuple[str, str]]:
         "plain decoding gives 1.00",
     )
     copied = [("copied", _copied(numbers))] if numbers.copied else []
+    if numbers.undrafted:
+        copied.append(
+            ("no draft", f"in {numbers.undrafted} of {numbers.passes} passes: nobody had anything to say")
+        )
     return [*(drafting if numbers.draft not in (None, "none") else []), *copied, per_pass]
 
 

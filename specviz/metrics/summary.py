@@ -57,6 +57,7 @@ class Summary:
     prompt_tokens: int | None
     tokens: int
     passes: int
+    undrafted: int | None
     drafted: int
     tested: int | None
     accepted: int
@@ -103,6 +104,7 @@ def summarize(run: Trace | Tally) -> Summary:
         rule=_word(tally.config.get("rule")) if ours is not plain else None,
         tokens=counts.emitted,
         passes=counts.passes,
+        undrafted=counts.undrafted,
         drafted=counts.drafted,
         tested=counts.tested,
         accepted=counts.accepted,

@@ -135,9 +135,9 @@ def _trees(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
 
 def _more(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
     controls.add("target", gr.Radio(list(offer.targets), value=offer.target, label="Target"))
-    for kind in ("target", "draft"):
+    for kind, more in (("target", "or a .gguf file"), ("draft", "a .gguf file or a corpus")):
         box = gr.Textbox(
-            "", label=f"Another {kind}", info="a Hub id, a folder or a .gguf file; goes before the choice above",
+            "", label=f"Another {kind}", info=f"a Hub id, a folder, {more}; goes before the choice above",
             max_lines=1, visible=offer.any_name,
         )  # fmt: skip
         controls.add(f"{kind}_name", box)

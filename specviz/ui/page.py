@@ -69,7 +69,7 @@ def build_app(
     max_file_chars: int = MAX_CHARS,
 ) -> gr.Blocks:
     """The whole page over an engine. The first of `recordings` plays on opening."""
-    runs = Runs(prepare, gpu=gpu, names=None if offer.any_name else offer.names)
+    runs = Runs(prepare, gpu=gpu, names=None if offer.any_name else offer.names, corpora=offer.corpora)
     keep = Keep(runs.journal, recordings, max_chars=max_file_chars)
     app: gr.Blocks = gr.Blocks(title=TITLE, analytics_enabled=False)
     with app:

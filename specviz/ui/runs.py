@@ -6,8 +6,9 @@ know layout; the engine is handed in as `prepare`, and its values cross as in `w
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,8 @@ BUILT_IN_DRAFTS = ("", "none", "lookup", "references")
 class Runs:
     """The handlers of one page. `names` are the models a visitor may ask for; None allows any.
 
-    `gpu`, where given, wraps the worker so that it runs elsewhere; see `specviz.ui.gpu`.
+    `corpora` are the places of those corpora that go by their file's name alone. `gpu`, where given, wraps the
+    worker so that it runs elsewhere; see `specviz.ui.gpu`.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class Runs:
         gpu: Callable[[Worker], Worker] | None = None,
         names: Sequence[str] | None = None,
         libraries: Libraries | None = None,
+        corpora: Mapping[str, str] | None = None,
     ) -> None:
         self.journal = Journal()
         self.libraries = libraries or Libraries(forget=self.journal.forget_texts)
         self._prepare = prepare
         self._names = None if names is None else {*names, *BUILT_IN_DRAFTS}
+        self._corpora = dict(corpora or {})
         # What may be called in another process holds nothing of this one: no journal, no lock.
         self._remote = gpu(partial(decode, prepare)) if gpu else None
 
@@ -148,7 +152,10 @@ class Runs:
         yield from self._batches(self._allowed(RunConfig.from_json(settings)), record)
 
     def _allowed(self, config: RunConfig) -> RunConfig:
-        """The same config. Raises where a visitor may not name one of its models, or asks for too much."""
+        """The same config, corpora by their places.
+
+        Raises where a visitor may not name one of its models, or asks for too much.
+        """
         if self._names is not None and config.max_new_tokens > MOST_NEW_TOKENS:
             most = f"at most {MOST_NEW_TOKENS:,} are decoded here"
             raise ConfigError(f"The maximum of new tokens is {config.max_new_tokens:,}, but {most}.")
@@ -156,7 +163,7 @@ class Runs:
             if self._names is not None and name not in self._names:
                 known = ", ".join(sorted(filter(None, self._names)))
                 raise ModelError(f"The model {name[:80]!r} is not offered here; choose one of {known}.")
-        return config
+        return dataclasses.replace(config, drafts=tuple(self._corpora.get(name, name) for name in config.drafts))
 
 
 def _delta(feed: Feed, trace: Trace, batch: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from specviz.trace import Origin
 
 MAX_MATCH = 1024  # tokens; a longer match says no more
 MAX_PLACES = 256  # of one match that are looked at
-WORTH = 0.06  # the least likelihood for which a further node is drafted: about its share of a pass
+WORTH = 0.03  # the least likelihood for which a further node is drafted: about its share of a pass
 ROOT = -1
 
 
