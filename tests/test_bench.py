@@ -68,9 +68,10 @@ def test_the_share_outside_draft_and_verify_leaves_the_first_step_out():
     assert outside_share(make_trace(started(), *steps)) == pytest.approx(0.1)
 
 
-def test_bookkeeping_has_its_goals_at_every_temperature():
+def test_bookkeeping_has_its_goals_for_each_draft_at_every_temperature():
     rows = list(bookkeeping(fake()))
-    assert [row.goal.limit for row in rows if row.goal] == [0.05, 0.10, 0.10]
+    assert [row.name.split(", ")[0] for row in rows] == ["one"] * 3 + ["two"] * 3
+    assert [row.goal.limit for row in rows if row.goal] == [0.05, 0.10, 0.10] * 2
     assert all(0 < row.spread.median < 1 for row in rows)
 
 

@@ -25,17 +25,16 @@ NUMERICS_ROWS = (1, 4, 8)
 
 def bookkeeping(bench: Bench) -> Iterator[Row]:
     """Share of a step that is neither drafting nor verifying: sampling, the rule, and keeping the full trace."""
-    draft = bench.drafts[0]
-    for name, settings, goal in (
-        ("temperature 0", {"temperature": 0.0}, Goal(0.05, at_most=True)),
-        ("temperature 1", {"temperature": 1.0}, Goal(0.10, at_most=True)),
-        ("temperature 1, top-p 0.95", {"temperature": 1.0, "top_p": 0.95}, Goal(0.10, at_most=True)),
-    ):
-        bench.decode(bench.prompts[0], drafts=(draft,), baseline=False, max_new_tokens=8, **settings)
-        traces = [
-            bench.decode(prompt, drafts=(draft,), baseline=False, **settings) for prompt in bench.chosen_prompts
-        ]
-        yield Row("bookkeeping", name, "%", Spread.of([outside_share(trace) for trace in traces]), goal, draft)
+    for draft in bench.drafts:
+        for name, settings, goal in (
+            ("temperature 0", {"temperature": 0.0}, Goal(0.05, at_most=True)),
+            ("temperature 1", {"temperature": 1.0}, Goal(0.10, at_most=True)),
+            ("temperature 1, top-p 0.95", {"temperature": 1.0, "top_p": 0.95}, Goal(0.10, at_most=True)),
+        ):
+            lane: dict[str, Any] = {"drafts": (draft,), "baseline": False, **settings}
+            bench.decode(bench.prompts[0], max_new_tokens=8, **lane)  # warm-up
+            shares = [outside_share(bench.decode(prompt, **lane)) for prompt in bench.chosen_prompts]
+            yield Row("bookkeeping", f"{draft}, {name}", "%", Spread.of(shares), goal)
 
 
 def outside_share(trace: Trace) -> float:

@@ -21,7 +21,7 @@ from specviz.drafts.mix import GUESSERS, make_tree, weight_notes, write_weights
 from specviz.drafts.ngram import NgramTable, tokenizer_stamp
 from specviz.models.catalog import COUNTS_FILE
 
-MAX_BYTES = 14_900_000
+MAX_BYTES = 10_000_000
 ASIDE_EVERY = 20
 _BUDGETS = (4, 8, 16)
 
