@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specviz.config import DEFAULT_DRAFT_LEN, MAX_TREE_NODES, RunConfig
-from specviz.drafts import DraftSource, Observation, ReadsPrompt, most_copied
+from specviz.drafts import DraftSource, Observation, ReadsPrompt, SharesCache, most_copied
 from specviz.drafts.length import AutoLength, FixedLength, LengthPolicy
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.shape import affordable_nodes
@@ -171,6 +171,8 @@ class _Lane:
         start = self.around.clock()
         prompt_ids = tuple(self.context_ids)
         states = self.runner.prefill(self.context_ids[:-1], self.around.cancelled, with_hidden=self._wants_hidden)
+        if isinstance(self.source, SharesCache):
+            self.source.share(self.runner.cache)
         if self.source:
             self.source.start(self.context_ids, self.sampler, self.around.cancelled)
         if isinstance(self.source, ReadsPrompt) and states:

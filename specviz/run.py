@@ -167,7 +167,7 @@ def _require_branching(config: RunConfig) -> None:
     """
     names = [name for draft in config.drafts for name in members(draft) if name != "none"]
     plan = config.tree_plan
-    if plan is None or not names or any(_can_branch(name, by_profile=bool(plan.widths)) for name in names):
+    if plan is None or not names or any(can_branch(name, by_profile=bool(plan.widths)) for name in names):
         return
     if spreading := [name for name in names if _spreads(name)]:
         raise ConfigError(
@@ -180,7 +180,8 @@ def _require_branching(config: RunConfig) -> None:
     )
 
 
-def _can_branch(name: str, *, by_profile: bool) -> bool:
+def can_branch(name: str, *, by_profile: bool) -> bool:
+    """Whether a draft of that name grows trees: of a given profile, or at all."""
     if _spreads(name):
         return not by_profile
     folder = local_folder(name)

@@ -3,8 +3,8 @@
 Owns: expected tokens, wall-clock and operations factors, the best draft length. Numbers in, numbers out.
 Must not know traces, models or measurements; what a run really did is said by `metrics`.
 
-Everything here assumes that each drafted token is accepted with the same probability `alpha`, whatever
-came before (the paper's i.i.d. simplification), that the draft is a chain, and that the draft runs one
+Everything but `counted_curve` assumes that each drafted token is accepted with the same probability `alpha`,
+whatever came before (the paper's i.i.d. simplification), that the draft is a chain, and that the draft runs one
 pass per token. Tables in the paper are rounded to two decimals.
 """
 
@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from specviz.errors import ConfigError
 
-VerifyRatio: TypeAlias = float | Callable[[int], float]
+VerifyRatio: TypeAlias = float | Callable[[float], float]
 MAX_CURVE_LEN = 1000
 
 
@@ -88,6 +88,29 @@ def speedup_curve(
     return [(n, speedup_factor(alpha, n, cost_ratio, verify_ratio)) for n in range(limit + 1)]
 
 
+def counted_curve(
+    shares: Sequence[tuple[float, float]], cost_ratio: float, verify_ratio: Callable[[float], float]
+) -> list[tuple[int, float]]:
+    """(draft length, wall-clock factor) from counts: `shares[i]` of passes (drafted, accepted) their node i.
+
+    Theorem 3.8 with counts in the place of α: up to n nodes give 1 + Σ accepted tokens for Σ drafted · c + v.
+    Right for trees as well, as far as a shorter draft is the beginning of a longer one.
+
+    Raises:
+        ConfigError: a share outside 0 to 1, a negative c, or a v that is not above 0.
+    """
+    _check("cost ratio c", cost_ratio, 0.0, math.inf)
+    curve, nodes, tokens = [(0, 1.0)], 0.0, 1.0
+    for length, (drafted, accepted) in enumerate(shares, 1):
+        _check("share drafted", drafted, 0.0, 1.0)
+        _check("share accepted", accepted, 0.0, 1.0)
+        nodes, tokens = nodes + drafted, tokens + accepted
+        ratio = verify_ratio(nodes)
+        _check("verify ratio v", ratio, math.ulp(0.0), math.inf)
+        curve.append((length, tokens / (nodes * cost_ratio + ratio)))
+    return curve
+
+
 def best_draft_len(
     alpha: float, cost_ratio: float, limit: int, verify_ratio: VerifyRatio = 1.0
 ) -> tuple[int, float]:
@@ -103,8 +126,8 @@ def best_draft_len(
     return max(curve, key=lambda point: (point[1], -point[0]))
 
 
-def measured_verify_ratio(pass_times: Sequence[tuple[int, float]]) -> Callable[[int], float]:
-    """v as a function of the draft length, from measured (block size, seconds) of a target pass.
+def measured_verify_ratio(pass_times: Sequence[tuple[int, float]]) -> Callable[[float], float]:
+    """v as a function of the draft length (or its mean), from measured (block size, seconds) of a target pass.
 
     A draft of γ tokens is verified by a block of γ + 1. Between two measured sizes the time is interpolated;
     beyond the last it goes on along the last two (never below the last time).
@@ -119,7 +142,7 @@ def measured_verify_ratio(pass_times: Sequence[tuple[int, float]]) -> Callable[[
     return lambda draft_len: _seconds_at(times, draft_len + 1) / single_s
 
 
-def _seconds_at(times: Sequence[tuple[int, float]], size: int) -> float:
+def _seconds_at(times: Sequence[tuple[int, float]], size: float) -> float:
     """Seconds of a block of `size` tokens on the broken line through `times`, sorted by size from 1."""
     if len(times) == 1:
         return times[0][1]

@@ -22,6 +22,7 @@ from specviz.errors import TraceError
 
 FORMAT = "specviz-trace"
 VERSION = 1
+REMEDY = "give a file that “Save trace” on the page or --trace on the command line has written"
 MAX_TRACE_BYTES = 64 * 2**20
 MAX_NODES = 1024  # in one step; no draft here comes near, and what reads a step may take time for each pair
 ROOT = -1
@@ -310,16 +311,18 @@ class Trace:
                 place; the sentence says which.
         """
         if len(text) > MAX_TRACE_BYTES:
-            raise TraceError(f"The trace is larger than {MAX_TRACE_BYTES // 2**20} MB.")
+            most = f"{MAX_TRACE_BYTES // 2**20} MB"
+            raise TraceError(f"The trace is larger than {most}, the most that can be read; record a shorter run.")
         try:
             data = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
-            raise TraceError(f"The file is not JSON: {error}.") from None
+            raise TraceError(_not_json(error)) from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise TraceError("The file is JSON, but not a specviz trace.")
+            raise TraceError(f"The file is JSON, but not a specviz trace; {REMEDY}.")
         if data.get("version") != VERSION:
             version = str(data.get("version"))[:40]
-            raise TraceError(f"The trace has version {version}; this program reads {VERSION}.")
+            what = f"The trace has version {version}, but this program reads version {VERSION}"
+            raise TraceError(f"{what}; open it with the specviz that wrote it, or record the run anew.")
         try:
             trace = cls(
                 config=_parse(dict[str, Any], data["config"], "config"),
@@ -329,15 +332,27 @@ class Trace:
                 events=[event_from_json(event) for event in data["events"]],
             )
         except KeyError as error:
-            raise TraceError(f"The trace is damaged: it has no {error}.") from None
-        except (ValueError, TypeError, AttributeError) as error:
-            raise TraceError(f"The trace is damaged: {error}.") from None
+            raise _damaged(f"it has no {error}") from None
+        except (ValueError, TypeError, AttributeError):
+            raise _damaged("its table of tokens or its list of events is not of the right form") from None
         _check_structure(trace)
         return trace
 
 
 def _without_prompt(started: RunStarted) -> RunStarted:
     return dataclasses.replace(started, prompt_ids=(), num_left_out=started.num_prompt_tokens)
+
+
+def _damaged(what: str) -> TraceError:
+    return TraceError(f"The trace is damaged: {what}; {REMEDY}.")
+
+
+def _not_json(error: Exception) -> str:
+    """Where a file stops being JSON, for a reader who has never seen a parser."""
+    place = getattr(error, "pos", 0)
+    if place:
+        return f"The file is not JSON from character {place + 1:,} on, so it is cut off or damaged; {REMEDY}."
+    return f"The file is not JSON, so it is no trace; {REMEDY}."
 
 
 def event_ids(event: Event) -> set[int]:
@@ -368,7 +383,7 @@ def event_from_json(data: object) -> Event:
         TraceError: an unknown event, or a field missing, unknown or of the wrong type.
     """
     if not isinstance(data, dict) or data.get("event") not in list(_EVENTS):  # may be unhashable
-        raise TraceError("The trace is damaged: an event of no known kind.")
+        raise _damaged("it has an event of no known kind")
     fields = {name: value for name, value in data.items() if name != "event"}
     event: Event = _parse(_EVENTS[data["event"]], fields, str(data["event"]))
     return event
@@ -403,13 +418,13 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
         return value
     elif kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
         return float(value)
-    raise TraceError(f"The trace is damaged: {where} is {str(value)[:40]!r}.")
+    raise _damaged(f"{where} is {str(value)[:40]!r}")
 
 
 def _parse_dataclass(cls: type, value: Any, where: str) -> Any:
     hints, required = _schema(cls)
     if not isinstance(value, dict) or not required <= value.keys() <= hints.keys():
-        raise TraceError(f"The trace is damaged: {where} lacks a field or has one too many.")
+        raise _damaged(f"{where} lacks a field or has one too many")
     return cls(**{name: _parse(hints[name], item, f"{where}.{name}") for name, item in value.items()})
 
 
@@ -431,9 +446,9 @@ def _check_structure(trace: Trace) -> None:
     num_proposers = {lane: len(e.proposers) if (e := trace.started(lane)) else 0 for lane in typing.get_args(Lane)}
     for step in trace.events:
         if isinstance(step, Step) and (fault := _structure_fault(step, num_proposers[step.lane])):
-            raise TraceError(f"The trace is damaged: step {step.index} {fault}.")
+            raise _damaged(f"step {step.index} {fault}")
     if missing := trace.ids_used() - set(trace.pieces):
-        raise TraceError(f"The trace is damaged: no bytes for token id {min(missing)}.")
+        raise _damaged(f"no bytes for token id {min(missing)}")
 
 
 def _structure_fault(step: Step, num_proposers: int) -> str:

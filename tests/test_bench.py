@@ -16,9 +16,11 @@ from specviz.bench.engine import against_transformers, bookkeeping, numerics, ou
 from specviz.bench.report import SECTIONS, TITLES
 from specviz.bench.retrieval import retrieval
 from specviz.bench.rounds import Spread, in_turn, ratios
-from specviz.bench.trees import TREE_ROWS, settings_of, trees
+from specviz.bench.tree_tables import format_trees
+from specviz.bench.trees import MOST_SECONDS, TEMPERATURES, TREE_ROWS, measure_trees, settings_of, trees
 from specviz.drafts.retrieval.reader import Document
 from specviz.drafts.retrieval.sets import ReferenceSet, SetPrompt
+from specviz.errors import ConfigError
 
 
 class Small(Bench):
@@ -86,7 +88,7 @@ def test_trees_are_measured_against_the_chain_the_naive_rule_and_the_best_fixed_
     engine = FakeEngine()
     small = Small(prepare=engine.prepare, load=lambda _name, **_: toys.tiny(), quick=True, drafts=("one",))
     rows = {row.name: row for row in trees(small)}
-    assert len(rows) == 3 * len(TREE_ROWS) + 2 * (2 * len(settings_of("one")) + 3)
+    assert len(rows) == 3 * len(TREE_ROWS) + 2 * (2 * len(settings_of(("one",))) + 3)
     assert rows["pass over a tree ÷ over a chain of 16 rows"].unit == "×"
     assert rows["tree auto, temperature 1: time per token"].unit == "ms"
     assert {row.name for row in rows.values() if row.goal} == {
@@ -96,6 +98,42 @@ def test_trees_are_measured_against_the_chain_the_naive_rule_and_the_best_fixed_
     }
     assert {config.rule for config in engine.configs} == {"standard", "naive"}
     assert max(len(config.drafts) for config in engine.configs) == 3
+
+
+def report_on_trees(folder, **more):
+    small = Small(prepare=FakeEngine().prepare, load=lambda _name, **_: toys.tiny(), quick=True, drafts=("one",))
+    return measure_trees(small, folder, **more)
+
+
+def test_the_report_on_trees_is_kept_as_json_and_as_a_table(tmp_path):
+    report = report_on_trees(tmp_path)
+    assert json.loads((tmp_path / "trees.json").read_text()) == report
+    settings, prompts = settings_of(("one",)), 2
+    assert len(report["runs"]) == len(settings) * len(TEMPERATURES) * prompts
+    assert all((run["identical"] is None) == (run["temperature"] > 0) for run in report["runs"])
+    text = (tmp_path / "trees.md").read_text()
+    assert text == format_trees(report)
+    for name in settings:
+        assert text.count(f"| {name} | ") == len(TEMPERATURES)
+    assert text.count("≥ 1.2×") == 3
+    assert text.count("≥ 0.95×") == 2
+    assert "pass over a tree ÷ over a chain of 32 rows" in text
+    plain = next(line for line in text.splitlines() if line.startswith("| plain | "))
+    assert plain.startswith("| plain | 0.0 | 1.00 | ")
+    assert plain.endswith("| 1.00 [1.00–1.00]× |")
+
+
+def test_a_report_on_trees_begins_no_round_when_its_time_is_over_and_keeps_what_it_has(tmp_path):
+    ticks = iter([0.0, MOST_SECONDS + 1])
+    report = report_on_trees(tmp_path, clock=lambda: next(ticks))
+    assert {run["prompt"] for run in report["runs"]} == {0}
+    assert "behind each of 1 prompts" in (tmp_path / "trees.md").read_text()
+
+
+def test_trees_of_drafts_that_grow_none_are_refused_in_one_sentence(tmp_path):
+    with pytest.raises(ConfigError, match=r"None of lookup, mix grows trees; name one that does, say tiny\.$"):
+        measure_trees(Small(prepare=FakeEngine().prepare, drafts=("lookup", "mix")), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_numerics_and_pass_times_run_on_any_model():

@@ -1,17 +1,23 @@
 """Links, files, keys, small and dark screens: the rest of the page in a real browser."""
 
+import threading
+import time
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browser import Visit, serving
 from fake_engine import FakeEngine, recorded
+from trace_makers import sampled_trace
 
 from specviz.models import loading
 from specviz.run import prepare
 from specviz.trace import Trace
-from specviz.ui.offer import from_catalog
+from specviz.ui.journal import Journal
+from specviz.ui.offer import Offer, from_catalog
 from specviz.ui.page import build_app, launch_options
 from specviz.ui.recordings import Recording, load_all
+from specviz.view.replay import recorded_delta
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
 
@@ -253,15 +259,92 @@ def test_why_the_last_rejected_token_was_rejected_is_said_in_a_sentence(visit):
     assert "not below that" in guest.page.inner_text(".sv-why")
 
 
+STORIES = """v.run.steps.speculative.flatMap((step) => step.chips.map((chip) => {
+  v.detail.show(v.run, { step, chip });
+  const siblings = step.drafted.filter((other) => other.parent === chip.parent && other !== chip);
+  const kept = siblings.some((other) => other.kind === "accepted");
+  const branch = step.drafted[chip.parent]?.kind ?? "accepted";
+  return [chip.kind, kept, branch, v.detail.sentence.textContent, v.detail.facts.textContent];
+}))"""
+
+
+def test_in_a_tree_each_token_is_told_who_guessed_it_and_why_it_was_passed_over(visit):
+    guest = visit(reduced_motion="reduce").open()
+    seen = set()
+    for seed in range(3):
+        guest.ask("v.receive(argument)", recorded_delta(sampled_trace(seed, width=2), f"tree-{seed}", "imported"))
+        for kind, kept, branch, why, facts in guest.ask(STORIES):
+            if kind == "untested":
+                seen.add((kept, branch))
+                assert kept == ("another guess for the same place was kept" in why)
+                assert (not kept and branch != "accepted") == ("a guess before it was not kept" in why)
+            assert ("guessed bysmall" in facts) == (kind in ("untested", "rejected", "accepted"))
+    assert {(True, "accepted"), (False, "rejected")} <= seen
+
+
+def test_choosing_a_draft_chooses_its_length_but_a_link_keeps_its_own(browser):
+    drafts = (("small", "small"), ("wide", "wide"))
+    with serving(
+        FakeEngine(), offer=Offer((("big", "big"),), drafts, "big", "small", draft_lens={"wide": 12})
+    ) as page:
+        guest = Visit(browser, page.url).open()
+        has = "(n) => document.querySelector('input[aria-label^=\"number input for Draft\"]').value === n"
+        guest.page.wait_for_function(has, arg="4")
+        for draft, length in (("wide", "12"), ("small", "4")):
+            guest.page.get_by_label(draft, exact=True).check()
+            guest.page.wait_for_function(has, arg=length)
+        guest.open("?draft=wide&draft_len=7&prompt=x")
+        guest.page.wait_for_function(has, arg="7")
+        assert guest.page.get_by_label("wide", exact=True).is_checked()
+        guest.close()
+
+
 def test_a_preset_fills_the_controls_with_no_request(visit):
     guest = visit().open()
     guest.page.wait_for_timeout(500)
-    before = len([url for url in guest.requests if "heartbeat" not in url])
+
+    def calls():
+        """What asks the server to compute; parts of the page itself may still arrive late."""
+        return [url for url in guest.requests if "/gradio_api/" in url and "heartbeat" not in url]
+
+    before = calls()
     guest.page.get_by_role("button", name="Hot sampling").click()
     guest.page.wait_for_function("document.querySelector('#prompt textarea').value.includes('moon')")
     assert guest.page.get_by_label("number input for Temperature").input_value() == "1.2"
     assert guest.page.get_by_label("Seed", exact=True).input_value() == "7"
-    assert len([url for url in guest.requests if "heartbeat" not in url]) == before
+    assert calls() == before
+
+
+def test_after_a_textbook_case_the_next_preset_has_the_models_back_that_were_chosen_before(browser):
+    drafts = tuple((name, name) for name in ("small", "tiny", "blank", "@target"))
+    offer = Offer((("big", "big"), ("smollm2-135m", "smollm2-135m")), drafts, "big", "small")
+    with serving(FakeEngine(), offer=offer) as page:
+        guest = Visit(browser, page.url).open()
+
+        def press(name):
+            guest.page.get_by_role("button", name=name, exact=True).click()
+
+        def chosen(target, draft):
+            guest.page.wait_for_function(
+                "(names) => names.every((name) => "
+                "[...document.querySelectorAll('input[type=radio]:checked')].some((box) => box.value === name))",
+                arg=[target, draft],
+            )
+
+        guest.page.get_by_text("More settings").click()
+        press("All accepted")
+        chosen("smollm2-135m", "@target")
+        press("None accepted")
+        chosen("smollm2-135m", "blank")
+        press("Code")
+        chosen("big", "small")
+        press("None accepted")
+        chosen("smollm2-135m", "blank")
+        guest.page.get_by_label("tiny", exact=True).first.check()
+        press("Code")
+        guest.page.wait_for_timeout(300)
+        chosen("smollm2-135m", "tiny")  # the visitor's own choice stays
+        guest.close()
 
 
 def test_waiting_in_the_queue_is_told(browser):
@@ -317,19 +400,28 @@ def test_a_server_that_goes_away_is_told_and_what_has_come_stays(browser):
     guest.close()
 
 
-def test_a_run_that_the_server_has_forgotten_is_given_up(browser):
-    engine = FakeEngine(endless=True, base_s=0.05, spec_s=0.05)
+def test_a_run_that_the_server_has_forgotten_is_given_up_until_it_goes_on(browser, monkeypatch):
+    engine, going = FakeEngine(endless=True), threading.Event()
+    going.set()
+    monkeypatch.setattr("fake_engine.time", SimpleNamespace(sleep=lambda _: time.sleep(0.05) or going.wait()))
     with serving(engine) as page:
         guest = Visit(browser, page.url).open().run()
         guest.until("v.run.course.length > 5")
-        guest.ask("v.fill({ run: v.run.id, from: 0, to: 9 })")
-        assert guest.ask("v.run.live")
-        guest.ask("void (v.run.id = '0'.repeat(32))")
-        guest.ask("v.fill({ run: v.run.id, from: 0, to: 9 })")
-        assert "no longer knows this run" in guest.page.inner_text(".sv-alert")
+        guest.ask("v.deltas.fill({ run: v.run.id, from: 0, to: 9 })")
+        assert guest.ask("v.run.live")  # asking alone gives nothing up
+        going.clear()
+        monkeypatch.setattr(Journal, "missing", lambda *_: None)
+        guest.page.wait_for_function(
+            "document.querySelector('.sv-alert').innerText.includes('no longer knows this run')"
+        )
         assert not guest.ask("v.run.live")
+        assert guest.page.inner_text(".sv-lane.baseline .sv-end").startswith("cut off after")
+        assert guest.page.is_enabled("#run")
+        going.set()
+        guest.until("v.run.live")
+        assert not guest.page.is_visible(".sv-alert")
         guest.page.click("#stop")
-        guest.close()
+        guest.finish().close()
 
 
 def test_a_lane_stays_where_the_visitor_reads(visit):

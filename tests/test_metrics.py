@@ -7,6 +7,7 @@ import pytest
 from trace_makers import chain_step, final, finished, make_trace, node, sampled_trace, site, started, step, trial
 
 from specviz.metrics import Counts, Tally, count_step, summarize
+from specviz.metrics.summary import tally_trace
 from specviz.metrics.tally import ACCEPTANCE_WINDOW
 from specviz.theory import speedup_factor
 from specviz.trace import ROOT, Trace
@@ -363,3 +364,15 @@ def test_acceptance_by_position_is_told_of_passes_and_of_tested():
     counts = sum((count_step(chain_step(i, 3, n)) for i, n in enumerate([3, 1, 0, 0])), Counts())
     assert counts.acceptance_of_passes == (0.5, 0.25, 0.25)
     assert counts.acceptance_of_tested == (0.5, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_shares_by_node_add_up_to_the_tokens_and_nodes_of_a_pass(width):
+    trace = sampled_trace(5, depth=3, width=width)
+    tally, numbers = tally_trace(trace), summarize(trace)
+    shares = tally.node_shares(99)
+    assert tally.only_chains == (width == 1)
+    assert len(shares) == max(step.num_drafted for step in trace.steps("speculative"))
+    assert 1 + sum(accepted for _, accepted in shares) == pytest.approx(numbers.tokens_per_pass)
+    assert sum(drafted for drafted, _ in shares) == pytest.approx(numbers.drafted / numbers.passes)
+    assert tally.node_shares(2) == shares[:2]

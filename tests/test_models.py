@@ -30,7 +30,7 @@ from specviz import models
 from specviz.drafts.model import ModelDraft
 from specviz.drafts.ngram import NgramTable
 from specviz.errors import ModelError
-from specviz.models import catalog, check_same_tokens, loading, source, wrap
+from specviz.models import catalog, check_same_tokens, hub, loading, source, wrap
 from specviz.numerics import EXACT_ATTENTION, PackedLinear
 from specviz.runner import calibrate
 
@@ -86,8 +86,8 @@ def test_the_large_target_is_the_default_only_where_a_gpu_and_the_hub_are_there(
         if not answers:
             raise ModelError(repo)
 
-    monkeypatch.setattr(source, "_cached", lambda _: None)
-    monkeypatch.setattr(source, "_require_hub", ask)
+    monkeypatch.setattr(hub, "cached", lambda _: None)
+    monkeypatch.setattr(hub, "require", ask)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     assert models.default_target() == (catalog.LARGE if gpu and answers else catalog.EMBEDDED)
 
@@ -96,8 +96,13 @@ def test_the_large_target_is_the_default_only_where_a_gpu_and_the_hub_are_there(
 def test_a_local_copy_of_the_hub_counts_only_if_it_holds_a_whole_model(tmp_path, monkeypatch, files):
     for file in files:
         (tmp_path / file).touch()
-    monkeypatch.setattr(source.huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
-    assert source._cached("some/thing") == (tmp_path if len(files) == 2 else None)
+    monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    monkeypatch.setattr(catalog, "EMBEDDED_WHEEL", "no_such_wheel")
+    whole = len(files) == 2
+    assert hub.cached("some/thing") == (tmp_path if whole else None)
+    for entry in (*catalog.TARGETS, *catalog.DRAFTS):
+        if entry.hub_id:
+            assert catalog.is_ready(entry)[0] is whole, entry.name
 
 
 def test_a_model_that_reads_images_too_is_refused_in_one_sentence():
@@ -113,6 +118,21 @@ def test_a_draft_whose_weights_are_not_bundled_is_passed_over_and_named_with_its
     with pytest.raises(ModelError, match="python -m specviz distill") as refused:
         source.folder_of("tiny")
     assert "'tiny'" in sentence(refused)
+
+
+def test_the_companion_is_offered_where_its_files_are_and_else_says_how_it_is_made(tmp_path, monkeypatch):
+    from specviz.ui.offer import from_catalog
+
+    monkeypatch.setattr(catalog, "BUNDLED_DRAFTS", tmp_path)
+    companion = catalog.find("companion")
+    ready, reason = catalog.is_ready(companion)
+    assert not ready
+    assert reason.endswith("python -m specviz distill --kind tiny --after tiny")
+    assert "companion" not in from_catalog().names
+    (tmp_path / "companion").mkdir()
+    (tmp_path / "companion" / "config.json").touch()
+    assert catalog.is_ready(companion) == (True, "")
+    assert "companion" in from_catalog().names
 
 
 @pytest.mark.parametrize("name", ["lookup", "none", "blank"])
@@ -218,7 +238,7 @@ def no_network(monkeypatch):
         raise OSError("no network in this test")
 
     monkeypatch.setattr("socket.create_connection", refuse)
-    monkeypatch.setattr(source.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
     return attempts
 
 
@@ -232,7 +252,7 @@ def test_case_61_a_missing_model_is_named_at_once_where_the_hub_does_not_answer(
 
 
 def test_case_61_in_offline_mode_nobody_is_asked(no_network, monkeypatch):
-    monkeypatch.setattr(source.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match="'nobody/nothing' cannot be loaded offline"):
         models.load("nobody/nothing")
     assert no_network == []

@@ -4,14 +4,13 @@ import os
 import socket
 
 import pytest
-import torch
 from browser import Visit
 
 from specviz.config import RunConfig
 from specviz.metrics import audit, summarize
-from specviz.models import catalog, loading, source
+from specviz.models import catalog, hub, loading
 from specviz.run import prepare
-from specviz.ui import controls
+from specviz.ui import presets
 from specviz.ui.offer import from_catalog
 from specviz.ui.page import build_app, launch_options
 from specviz.ui.recordings import load_all
@@ -40,10 +39,9 @@ def textbook():
     """(settings of the page, name) of its textbook presets."""
     shown = from_catalog()
     first = {**DEFAULTS, "target": shown.target, "draft": shown.draft}
-    return {item["name"]: {**first, **item["settings"]} for item in controls.presets(shown) if item.get("case")}
+    return {item["name"]: {**first, **item["settings"]} for item in presets.presets(shown) if item.get("case")}
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the page offers a larger target there")
 def test_the_textbook_cases_show_all_some_and_no_tokens_accepted():
     cases = textbook()
     assert list(cases) == ["All accepted", "Some accepted", "None accepted"]
@@ -95,7 +93,7 @@ def attempts(monkeypatch):
 
 @pytest.mark.browser
 def test_case_61_without_a_network_the_page_is_whole_and_every_draft_runs(browser, attempts, monkeypatch):
-    monkeypatch.setattr(source.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
     shown = from_catalog(any_name=True)
     app = build_app(prepare, offer=shown, recordings=load_all())
     _, url, _ = app.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, **launch_options())
@@ -111,7 +109,7 @@ def test_case_61_without_a_network_the_page_is_whole_and_every_draft_runs(browse
     assert attempts == []
     guest.page.get_by_text("More settings").click()
     for offline, word in ((True, "cannot be loaded offline"), (False, "does not answer")):
-        monkeypatch.setattr(source.constants, "HF_HUB_OFFLINE", offline)
+        monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", offline)
         guest.page.get_by_label("Another draft").fill("nobody/nothing")
         guest.page.click("#run")
         guest.page.wait_for_function("(w) => document.querySelector('.sv-alert').innerText.includes(w)", arg=word)

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -24,15 +25,17 @@ from space_stand_in import StandIn
 
 from specviz.config import DTYPES, MAX_DRAFT_LEN, MAX_SEED, MIN_TEMPERATURE, RunConfig
 from specviz.errors import ConfigError, ModelError
+from specviz.models import catalog, hub
+from specviz.models.catalog import BLANK, EMBEDDED
 from specviz.run import prepare
 from specviz.trace import Trace, event_from_json
-from specviz.ui import controls, gpu, recordings, serve
+from specviz.ui import controls, gpu, presets, recordings, serve
 from specviz.ui.api import Api
 from specviz.ui.journal import MAX_RUNS, MAX_STOPS, Journal
 from specviz.ui.keep import MAX_CHARS, MAX_CHARS_OPEN, Keep
 from specviz.ui.links import Links
 from specviz.ui.offer import Offer, from_catalog
-from specviz.ui.page import DEFAULT_OFFER, build_app
+from specviz.ui.page import build_app
 from specviz.ui.recordings import Recording
 from specviz.ui.runs import Runs
 from specviz.ui.serve import free_port
@@ -50,6 +53,12 @@ OFFER = Offer(
     target="big",
     draft="small",
 )
+TEACHING = replace(
+    OFFER,
+    targets=(*OFFER.targets, (EMBEDDED, EMBEDDED)),
+    drafts=(*OFFER.drafts, ("tiny", "tiny"), (BLANK, BLANK)),
+)
+CASES = ["All accepted", "Some accepted", "None accepted"]
 
 
 def deltas(runs, **values):
@@ -70,17 +79,17 @@ def test_the_controls_are_one_for_each_setting_and_open_on_the_first_preset():
 
 
 def test_presets_are_settings_and_those_without_their_draft_are_left_out():
-    for offer, cases in ((OFFER, ["All accepted"]), (DEFAULT_OFFER, [])):
-        found = controls.presets(offer)
+    for offer, cases in ((TEACHING, CASES), (replace(TEACHING, drafts=[(BLANK, BLANK)]), CASES[2:]), (OFFER, [])):
+        found = presets.presets(offer)
         assert len([item for item in found if not item.get("case")]) >= 7
-        assert [item["name"] for item in found if item.get("case")][: len(cases)] == cases
+        assert [item["name"] for item in found if item.get("case")] == cases
         for item in found:
             assert set(item["settings"]) <= set(NAMES)
             to_config({**DEFAULTS, **item["settings"]})
 
 
 def test_the_target_drafts_for_itself_whichever_target_is_chosen():
-    itself = next(item for item in controls.presets(OFFER) if item["name"] == "All accepted")
+    itself = next(item for item in presets.presets(TEACHING) if item["name"] == "All accepted")
     values = {**DEFAULTS, **itself["settings"], "target": "big"}
     assert to_config(values).drafts == ("big",)
     assert to_config({**values, "target_name": "org/model"}).drafts == ("org/model",)
@@ -88,12 +97,12 @@ def test_the_target_drafts_for_itself_whichever_target_is_chosen():
 
 
 def test_a_preset_sets_back_what_an_earlier_one_changed_but_not_the_models():
-    values = controls.preset_values({"prompt": "x", "temperature": 0})
+    values = presets.preset_values({"prompt": "x", "temperature": 0})
     assert values["top_k"] == 0
     assert values["seed"] == ""
     assert not {"target", "draft", "draft_len"} & set(values)
     assert not {"more_drafts", "tree", "rule"} & set(values)
-    named = controls.preset_values({"draft": "lookup"})
+    named = presets.preset_values({"draft": "lookup"})
     assert [named[name] for name in ("draft_name", "more_drafts", "tree", "rule")] == ["", [], "", "standard"]
 
 
@@ -708,23 +717,76 @@ def test_on_a_space_with_a_machine_of_its_own_the_worker_runs_here(spaces, monke
     assert not spaces.durations
 
 
-def test_where_the_gpu_is_lent_only_what_was_loaded_at_start_is_offered(monkeypatch):
-    loaded = []
-    monkeypatch.setattr("specviz.models.load", lambda name, **_: loaded.append(name))
+class Loaded(list):
+    missing = None
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """(name, number format) of what is loaded, and the targets that an untrained draft is made for."""
+    seen = Loaded()
+
+    def load(name, *, device, dtype):
+        if name == seen.missing:
+            raise ModelError("It is not here.")
+        assert device == "cuda"
+        seen.append((name, dtype))
+        return name, dtype
+
+    monkeypatch.setattr("specviz.models.load", load)
+    monkeypatch.setattr("specviz.models.load_blank", lambda target: seen.append((BLANK, *target)))
+    return seen
+
+
+def test_where_the_gpu_is_lent_only_what_was_loaded_at_start_is_offered(loaded):
     left = gpu.load_at_start(OFFER)
-    assert loaded == ["big", "small"]
+    assert loaded == [("big", "auto"), (BLANK, "big", "auto"), ("small", "auto")]
     assert [name for _, name in left.targets] == ["big"]
     assert [name for _, name in left.drafts] == ["small", "lookup", ITSELF]
+    del loaded[:]
     counted = Offer((("big", "big"),), (("mix", "mix"), ("tiny", "tiny")), "big", "mix")
     assert [name for _, name in gpu.load_at_start(counted).drafts] == ["mix"]
-    assert loaded[2:] == ["big"]
+    assert [name for name, *_ in loaded] == ["big", BLANK]
+
+
+def test_where_the_gpu_is_lent_the_three_textbook_cases_are_there_with_their_models_loaded(loaded):
+    left = gpu.load_at_start(replace(TEACHING, on_gpu=True))
+    cases = [item for item in presets.presets(left) if item.get("case")]
+    assert [item["name"] for item in cases] == CASES
+    assert {"big", EMBEDDED} == {name for _, name in left.targets}
+    for item in cases:
+        settings = item["settings"]
+        target, draft = ((settings[kind], settings["dtype"]) for kind in ("target", "draft"))
+        wanted = {ITSELF: target, BLANK: (BLANK, *target)}.get(settings["draft"], draft)
+        assert {target, wanted} <= set(loaded)
+
+
+def test_where_the_gpu_is_lent_cases_whose_models_cannot_be_had_are_left_out_and_the_page_starts(loaded):
+    loaded.missing = EMBEDDED
+    left = gpu.load_at_start(replace(TEACHING, on_gpu=True))
+    assert [name for _, name in left.targets] == ["big"]
+    assert not [item for item in presets.presets(left) if item.get("case")]
+    loaded.missing = "big"
+    with pytest.raises(ModelError):
+        gpu.load_at_start(TEACHING)
+
+
+def test_the_catalog_offers_all_three_textbook_cases_with_a_gpu_and_without_the_wheel(monkeypatch):
+    monkeypatch.setattr(catalog, "EMBEDDED_WHEEL", "no_such_wheel")
+    monkeypatch.setattr(hub, "cached", lambda _: None)
+    monkeypatch.setattr(hub, "require", lambda _: None)
+    for there in (False, True):
+        monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
+        shown = from_catalog(hub=True)
+        assert shown.target == (catalog.LARGE if there else EMBEDDED)
+        assert [item["name"] for item in presets.presets(shown) if item.get("case")] == CASES
 
 
 def test_where_every_guess_has_to_be_right_a_gpu_takes_the_format_with_the_fewest_ties():
     for on_gpu in (False, True):
-        found = controls.presets(replace(OFFER, on_gpu=on_gpu))
+        found = presets.presets(replace(TEACHING, on_gpu=on_gpu))
         dtypes = {item["name"]: item["settings"].get("dtype") for item in found}
-        assert dtypes.pop("All accepted") == ("float32" if on_gpu else None)
+        assert {dtypes.pop(name) for name in CASES} == {"float32" if on_gpu else None}
         assert set(dtypes.values()) == {None}
 
 
@@ -759,6 +821,21 @@ def test_case_60_the_space_builds_with_what_is_pinned():
     assert values["sdk"] == "gradio"
     assert Version(values["python_version"].strip('"')) >= Version("3.11")
     assert len(values["short_description"]) <= 60
+
+
+def test_case_60_the_commands_that_put_it_on_a_space_are_ones_that_the_hubs_program_takes():
+    lines = re.findall(r"^hf (.+)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [line.partition(" ")[0] for line in lines] == ["repos", "upload"]
+    program = [str(Path(sys.executable).parent / "hf")]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    for line in lines:
+        words = [*shlex.split(line), "--help"]  # wrong commands and options are refused before help is given
+        asked = subprocess.run([*program, *words], env=offline, timeout=60, capture_output=True, text=True)
+        assert asked.returncode == 0, asked.stderr
+        assert re.search(r"--(repo-)?type space( |$)", line)
+    assert re.search(r'upload \S+ \. --\S+ space( --exclude "[^"]*")*$', lines[1]), (
+        "one pattern for each --exclude"
+    )
 
 
 def test_case_60_what_is_installed_meets_the_requirements_and_a_spaces_torch_would_too():

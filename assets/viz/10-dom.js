@@ -23,6 +23,7 @@ const ICONS = {
   back: "M14 3v14L5 10z",
   next: "M6 3l9 7-9 7z",
   last: "M4 3l9 7-9 7zM14 3h2v14h-2z",
+  close: "M5 4l5 5 5-5 1 1-5 5 5 5-1 1-5-5-5 5-1-1 5-5-5-5z",
   save: "M9 3h2v7h3l-4 4-4-4h3zM4 15h12v2H4z",
 };
 
@@ -80,6 +81,23 @@ function atMostEvery(wait, work) {
       work();
     }, rest);
   };
+}
+
+/** Gradio builds a page piece by piece: call `then` once `count` elements match `selector`. */
+function whenThere(selector, count, then) {
+  const isThere = () => document.querySelectorAll(selector).length >= count;
+  if (isThere()) return then();
+  const watch = new MutationObserver(() => {
+    if (!isThere()) return;
+    watch.disconnect();
+    then();
+  });
+  return watch.observe(document.body, { childList: true, subtree: true });
+}
+
+/** Values of controls in a form in which equal ones are equal, whether typed, picked or set by a preset. */
+function asTexts(values) {
+  return values.map((value) => String(value ?? ""));
 }
 
 /** What the server answers. Where nobody answers, gradio logs that and gives undefined, which no answer of ours is. */

@@ -16,6 +16,8 @@ class Run {
     this.pieces = new Map();
     this.started = {};
     this.copies = new Copies();
+    this.finished = {};
+    this.settings = null; // of the controls when it was asked for, or came on view
     this.steps = { speculative: [], baseline: [] };
     this.course = []; // all steps in the order they were decoded
   }
@@ -48,6 +50,7 @@ class Run {
     this.copies.sources.push(...(delta.sources ?? []));
     for (const event of delta.events) {
       if (event.kind === "started") this.started[event.lane] = event;
+      else if (event.kind === "finished") this.finished[event.lane] = event;
       else if (event.kind === "step") this.addStep(event);
     }
   }
@@ -103,6 +106,20 @@ class Run {
   /** Decoded with no draft: both prompt passes come before any other pass, so this is known from the first one. */
   get alone() {
     return this.steps.baseline.length > 0 && !this.started.speculative && !this.steps.speculative.length;
+  }
+
+  get wasStopped() {
+    const reasons = LANES.map((lane) => this.finished[lane]?.reason);
+    return reasons.includes("cancelled") && !reasons.includes("error"); // an error in one lane stops the other
+  }
+
+  /** How a lane ended before its time, in words; "" while it goes on, and where its text simply ended. */
+  cutShort(lane) {
+    const tokens = this.steps[lane].at(-1)?.row.tokens ?? 0;
+    if (this.live || !(this.started[lane] || tokens)) return "";
+    const reason = this.finished[lane]?.reason;
+    const how = { cancelled: "stopped", error: "broken off by an error", undefined: "cut off" }[reason];
+    return how ? `${how} ${tokens ? `after ${plural(tokens, "token")}` : "before the first token"}` : "";
   }
 
   get live() {

@@ -52,9 +52,9 @@ function chipNode(run, chip, tag = "span") {
   return node;
 }
 
-/** A token inside a sentence: quoted, with visible spaces. */
+/** A token inside a sentence: in quotation marks, its spaces and line ends drawn. */
 function inlineToken(run, chip) {
-  return el("span", { class: "sv-inline" }, chipNode(run, chip));
+  return el("span", { class: "sv-inline" }, "“", chipNode(run, chip), "”");
 }
 
 function candidate(id) {

@@ -16,6 +16,7 @@ class Lane {
       "aria-label": `${title}: tokens`,
       tabindex: "0",
     });
+    this.end = el("span", { class: "sv-end" });
     this.root = el(
       "section",
       { class: `sv-lane ${name}`, "aria-label": title },
@@ -37,7 +38,8 @@ class Lane {
   }
 
   clear() {
-    this.stream.replaceChildren();
+    this.stream.replaceChildren(this.end);
+    this.end.textContent = "";
     this.groups = [];
     this.shown = 0;
     this.following = true;
@@ -53,7 +55,7 @@ class Lane {
       const emitted = chip.kind !== "rejected" && chip.kind !== "untested";
       if (emitted && textOf(run, chip).endsWith("\n")) group.append(el("br", { class: "sv-br" }));
     });
-    this.stream.append(group);
+    this.end.before(group);
     this.groups.push({ node: group, t: step.t });
   }
 
@@ -76,6 +78,8 @@ class Lane {
   describe(run, time, most) {
     const row = run.rowAt(this.name, time);
     const tokens = row?.tokens ?? 0;
+    const end = time >= run.duration ? run.cutShort(this.name) : "";
+    if (this.end.textContent !== end) this.end.textContent = end;
     this.fill.style.transform = `scaleX(${most ? Math.min(1, tokens / most) : 0})`;
     this.stats.replaceChildren(
       el("b", { text: row ? fixed(row.tokens_per_s, 1) : NA }),
@@ -87,6 +91,19 @@ class Lane {
   /** To the newest token, unless the visitor has scrolled away from it to read. */
   follow() {
     if (this.following) this.stream.scrollTop = this.stream.scrollHeight;
+  }
+
+  /** Tell of a token that is clicked, and of one that the mouse is over, or null. */
+  listen(onClick, onPoint) {
+    this.stream.addEventListener("click", (event) => {
+      const token = this.tokenAt(event.target);
+      if (token) onClick(token);
+    });
+    this.stream.addEventListener("pointerover", (event) => {
+      const token = this.tokenAt(event.target);
+      if (token && event.pointerType === "mouse") onPoint(token);
+    });
+    this.stream.addEventListener("pointerleave", () => onPoint(null));
   }
 
   tokenAt(node) {

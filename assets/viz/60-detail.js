@@ -21,7 +21,7 @@ class Detail {
     this.title.textContent = "No token yet";
     this.sentence.textContent = run?.live
       ? "The first pass will show here why a token was kept or rejected."
-      : "Click a token above to see why it was kept or rejected.";
+      : "Click or point at a token of a run, and it is told here why it was kept or rejected.";
     for (const node of [this.throwBox, this.facts, this.tops]) node.replaceChildren();
   }
 
@@ -88,6 +88,17 @@ function throwPicture(run, chip) {
 }
 
 function facts(run, step, chip) {
+  return [...guessedBy(run, step, chip), ...figuresOf(run, step, chip)];
+}
+
+/** Only where there is more than one who could have guessed it. */
+function guessedBy(run, step, chip) {
+  const names = run.started[step.lane]?.proposers ?? [];
+  if (chip.node === undefined || names.length < 2) return [];
+  return [["guessed by", (chip.by ?? [0]).map((index) => shortName(names[index])).join(" and ")]];
+}
+
+function figuresOf(run, step, chip) {
   if (chip.kind === "untested") return [["q_draft", prob(chip.q)]];
   if (run.greedy) return greedyFacts(step, chip);
   const drafted = chip.node !== undefined;
@@ -130,7 +141,7 @@ function explain(run, step, chip) {
   if (chip.kind === "rejected") return explainRejected(run, chip, token, finalToken);
   if (chip.kind === "accepted") return explainAccepted(run, chip, token);
   if (chip.kind === "untested") {
-    return ["The draft guessed ", token, `, but the pass had already ${branches(step) ? "taken another way" : "ended at an earlier token"}, so it was never tested and is thrown away.`];
+    return ["The draft guessed ", token, `, but ${whyUntested(step, chip, sibling)}, so it was never tested and is thrown away.`];
   }
   if (chip.kind === "corrected") {
     if (run.naive && !run.greedy) return [token, " is what the target drew from p_target before it looked at the drafts: none of them was this token."];
@@ -142,6 +153,14 @@ function explain(run, step, chip) {
     return [`${plural(step.numAccepted, "drafted token")} held to the end of what was drafted there, and the same pass also gave the target's distribution after them: `, token, " comes on top."];
   }
   return ["One pass of the target, one token: ", token, run.greedy ? " is its best." : " was drawn from p_target."];
+}
+
+/** In a tree a further guess for a place is tried only where none before it was kept. */
+function whyUntested(step, chip, sibling) {
+  if (sibling) return "another guess for the same place was kept";
+  const before = step.drafted[chip.parent];
+  if (before && before.kind !== "accepted") return "a guess before it was not kept";
+  return "the pass had already ended at an earlier token";
 }
 
 function explainRejected(run, chip, token, finalToken) {

@@ -15,22 +15,26 @@ function dialog(title, ...content) {
   return box;
 }
 
+/** What went wrong, in one sentence, until something else is shown or the visitor puts it away. */
+class Alert {
+  constructor() {
+    this.text = el("p", { role: "alert" });
+    const close = el("button", { type: "button", class: "sv-save", title: "Close", "aria-label": "Close this message", onclick: () => this.say("") }, icon("close"));
+    this.root = el("div", { class: "sv-alert" }, this.text, close);
+    this.say("");
+  }
+
+  say(sentence) {
+    this.text.textContent = sentence;
+    this.root.hidden = !sentence;
+  }
+}
+
 function saveAs(name, type, text) {
   const url = URL.createObjectURL(new Blob([text], { type }));
   el("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
-
-const KEYS = [
-  ["Space", "play or pause"],
-  ["← →", "one pass back or on"],
-  ["Shift + ← →", "the token before or after"],
-  ["Home End", "to the start or the end"],
-  ["[ ]", "slower or faster"],
-  ["X", "to the next rejection"],
-  ["Esc", "let go of the chosen token"],
-  ["?", "this help"],
-];
 
 const STORY = [
   "The draft is small and quick. Before each pass of the target it guesses the next γ tokens, one after the other.",
@@ -62,8 +66,8 @@ class Tools {
     this.help = dialog(
       "How to read this page",
       ...STORY.map((text) => el("p", { text })),
-      el("h4", { text: "Keys, while the race has the focus" }),
-      el("dl", { class: "sv-keys" }, ...KEYS.flatMap(([keys, what]) => [el("dt", {}, el("kbd", { text: keys })), el("dd", { text: what })]))
+      el("h4", { text: "Keys, anywhere on the page but in a field that takes text" }),
+      view.keys.list()
     );
     this.buildLink();
   }
@@ -109,6 +113,7 @@ class Tools {
   }
 
   async save(what) {
+    this.view.complain("");
     try {
       const file = await answered(this.ask.export({ run: this.view.run.id, what, references: this.view.references.whole.checked }));
       if (file?.text) saveAs(file.name, file.type, file.text);
@@ -124,7 +129,17 @@ class Tools {
     if (file) await this.openFile(file);
   }
 
+  /** A file may also be dropped on the race. */
+  takeDropped(root) {
+    root.addEventListener("dragover", (event) => event.preventDefault());
+    root.addEventListener("drop", (event) => {
+      event.preventDefault();
+      if (event.dataTransfer.files[0]) this.openFile(event.dataTransfer.files[0]);
+    });
+  }
+
   async openFile(file) {
+    this.view.complain("");
     if (file.size > this.maxFileChars) {
       this.view.complain(`The file is larger than ${this.maxFileChars / 2 ** 20} MB; the command line can replay it.`);
       return;

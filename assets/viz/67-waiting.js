@@ -3,8 +3,13 @@
 const TURN_MS = 400; // a run whose turn comes at once is in the line only for a moment
 
 class Waiting {
-  /** Gradio draws its own short marks ("queue: 2/3 | 4.1/10.9s") into `box`; this says what they mean. */
-  constructor(box) {
+  /**
+   * Gradio draws its own short marks ("queue: 2/3 | 4.1/10.9s", "Error") into `box`; this says what they mean.
+   * `onRefused` is called where a run was not taken into the line, of which nothing else tells.
+   */
+  constructor(box, onRefused) {
+    this.onRefused = onRefused;
+    this.refused = false;
     this.text = el("p", { class: "sv-waiting", role: "status" });
     this.fill = el("i");
     this.track = el("div", { class: "sv-track", "aria-hidden": "true" }, this.fill);
@@ -17,6 +22,9 @@ class Waiting {
   }
 
   read() {
+    const refused = this.marks(".error") !== "";
+    if (refused && !this.refused) this.onRefused();
+    this.refused = refused;
     const place = Number(this.marks(".progress-text").match(/queue: (\d+)/)?.[1] ?? 0);
     if (!place) this.since = null;
     else this.since ??= performance.now();

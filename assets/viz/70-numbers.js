@@ -22,7 +22,8 @@ class Headline {
     if (ours && ours.tested) parts.push(`${percent(ours.acceptance_rate)} of tested tokens accepted`);
     if (ours) parts.push(`${fixed(ours.tokens_per_pass)} tokens per target pass`);
     if (slow) parts.push("guessing costs more than it saves");
-    this.small.textContent = parts.join(" · ") || "Both lanes are measured while they run, in turn, on the same machine.";
+    const before = run.live || !run.note ? "Press Run: both lanes are measured while they run, in turn, on the same machine." : run.note;
+    this.small.textContent = parts.join(" · ") || before;
     this.verdict.className = `sv-verdict ${ended ? run.end.verdict?.kind ?? "" : ""}`;
     this.verdict.textContent = ended ? run.end.verdict?.text ?? "" : "";
   }
@@ -31,7 +32,7 @@ class Headline {
 function speedupSentence(speedup, run) {
   if (speedup === null || speedup === undefined) {
     const begun = run.course.length > 0;
-    const why = run.alone ? "no draft in this run" : run.live ? (begun ? "measuring both lanes" : "nothing decoded yet") : run.start?.config?.baseline === false ? "no baseline in this run" : "no baseline yet";
+    const why = run.alone ? "no draft in this run" : !begun ? "nothing decoded yet" : run.live ? "measuring both lanes" : run.start?.config?.baseline === false ? "no baseline in this run" : "no baseline yet";
     return ["Speedup ", el("b", { text: NA }), `: ${why}`];
   }
   const number = el("b", { text: `${speedup.toFixed(2)}×` });

@@ -148,7 +148,7 @@ const SERIES = {
   /** How many passes accepted 0, 1, 2 … drafted tokens. */
   histogram(run, meta, time) {
     const passes = draftingPasses(run, time);
-    const most = Math.max(0, ...passes.map((step) => step.gamma));
+    const most = Math.max(0, ...passes.flatMap((step) => step.drafted.map((chip) => chip.depth)));
     const counts = new Array(most + 1).fill(0);
     for (const step of passes) counts[step.numAccepted] += 1;
     return { x: counts.map((_, index) => index), y: counts };

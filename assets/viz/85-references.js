@@ -176,7 +176,7 @@ class References {
   }
 
   inWords() {
-    const parts = [...this.used.bySource].map(([name, tally]) => [tally.accepted, SOURCE_NAMES[name] ?? name]);
+    const parts = [...this.used.bySource].map(([name, tally]) => [tally.accepted, SOURCE_NAMES[name] ?? name]).filter(([count]) => count);
     if (this.used.drawn) parts.push([this.used.drawn, "a model's guesses"]);
     parts.sort((a, b) => b[0] - a[0]);
     const accepted = parts.map(([count, name]) => `${count.toLocaleString("en")} from ${name}`).join(", ");
@@ -310,7 +310,7 @@ class References {
 
   scrollTo(offset) {
     const node = this.spans.get(offset);
-    if (node) this.body.scrollTop = node.offsetTop - this.body.offsetTop - this.body.clientHeight / 3;
+    if (node) this.body.scrollTop = node.offsetTop - this.body.clientHeight / 3;
   }
 
   // -- light from a token --------------------------------------------------------------------------

@@ -120,7 +120,7 @@ class Library {
     if (await this.change("set", { name: set.name })) return;
     chooseDraft("references");
     this.prompts.replaceChildren(
-      ...set.prompts.map((one) => el("button", { type: "button", class: "sv-btn wide", text: firstLine(one.prompt), title: one.prompt, onclick: () => this.use(one) }))
+      ...set.prompts.map((one) => el("button", { type: "button", class: "sv-btn wide", text: inShort(one.prompt), title: one.prompt, onclick: () => this.use(one) }))
     );
     if (set.prompts.length) await this.use(set.prompts[0]);
   }
@@ -149,11 +149,14 @@ function base64(file) {
   });
 }
 
-/** What a button has room for of a prompt that may be long. */
-function firstLine(text) {
-  const [line] = text.split("\n");
-  const shown = line.length > 72 ? `${line.slice(0, 70)}…` : line;
-  return shown === text || shown.endsWith("…") ? shown : `${shown} …`;
+/** What a button has room for of a prompt that may be long: what is asked, and of which passage. */
+function inShort(text) {
+  const [asked, passage] = text.split("\n").filter((line) => line.trim());
+  return passage ? `${shortened(asked, 44)} “${shortened(passage, 28)}”` : shortened(asked, 72);
+}
+
+function shortened(text, most) {
+  return text.length > most ? `${text.slice(0, most - 1).trimEnd()}…` : text;
 }
 
 /** Fill the prompt as if it had been typed. */

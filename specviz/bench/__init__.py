@@ -10,13 +10,17 @@ from specviz.bench.categories import measure_categories
 from specviz.bench.citing import measure_retrieval
 from specviz.bench.report import choose, format_report, measure
 from specviz.bench.tables import format_categories
+from specviz.bench.tree_tables import format_trees
+from specviz.bench.trees import measure_trees
 
 __all__ = [
     "Bench",
     "choose",
     "format_categories",
     "format_report",
+    "format_trees",
     "measure",
     "measure_categories",
     "measure_retrieval",
+    "measure_trees",
 ]

@@ -66,6 +66,7 @@ class Bench:
     """The target with its drafts, and how much to run. Tests give other ways to prepare and to load."""
 
     quick: bool = False
+    length: int | None = None
     target: str = catalog.EMBEDDED
     drafts: Sequence[str] = field(default_factory=_default_drafts)
     prompts: Sequence[str] = PROMPTS
@@ -81,7 +82,8 @@ class Bench:
 
     @property
     def num_tokens(self) -> int:
-        return 40 if self.quick else 128
+        """New tokens of a run: `length`, where that is given."""
+        return self.length or (40 if self.quick else 128)
 
     @property
     def copying_cascade(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specviz.cli.files import OutputFile
 from specviz.cli.options import Options
@@ -28,6 +28,8 @@ def bench(options: Options) -> int:
         return _bench_by_category(options)
     if options.retrieval:
         return _bench_retrieval(options)
+    if options.trees:
+        return _bench_trees(options)
     out = OutputFile(options.out, "--out") if options.out is not None else None
     table_file = OutputFile(options.table, "--table") if options.table is not None else None
     from specviz.bench import choose, format_report, measure  # late: it imports torch
@@ -57,13 +59,35 @@ def _keep(text: str, out: OutputFile) -> int:
     return 0
 
 
-def _bench_by_category(options: Options) -> int:
-    """Race the drafts over the bundled prompts; the results are kept after every prompt."""
-    from specviz.bench import Bench, format_categories, measure_categories
+def _chosen(options: Options) -> tuple[Any, Path]:
+    """(the bench with the drafts that were named, the folder of its results)."""
+    from specviz.bench import Bench
     from specviz.models import catalog
 
-    bench = Bench(**{name: getattr(options, name) for name in ("drafts",) if hasattr(options, name)})
+    named = {name: getattr(options, name) for name in ("drafts",) if hasattr(options, name)}
     folder = Path(options.out) if options.out is not None else catalog.ASSETS / "results"
+    return Bench(quick=options.quick, **named), folder
+
+
+def _bench_trees(options: Options) -> int:
+    """Chains against trees; the results are kept after every prompt."""
+    from specviz.bench import format_trees, measure_trees
+
+    bench, folder = _chosen(options)
+    status = Status(sys.stderr)
+    try:
+        report = measure_trees(bench, folder, say=status.show)
+    finally:
+        status.clear()
+    print(format_trees(report), end="")
+    return 0
+
+
+def _bench_by_category(options: Options) -> int:
+    """Race the drafts over the bundled prompts; the results are kept after every prompt."""
+    from specviz.bench import format_categories, measure_categories
+
+    bench, folder = _chosen(options)
     status = Status(sys.stderr)
     try:
         report = measure_categories(bench, folder, limit_per_category=options.limit_per_category, say=status.show)
@@ -82,13 +106,12 @@ def _bench_by_category(options: Options) -> int:
 
 def _bench_retrieval(options: Options) -> int:
     """Measure copying; the results are kept when all is done."""
-    from specviz.bench import Bench, measure_retrieval
-    from specviz.models import catalog
+    from specviz.bench import measure_retrieval
 
-    folder = Path(options.out) if options.out is not None else catalog.ASSETS / "results"
+    bench, folder = _chosen(options)
     status = Status(sys.stderr)
     try:
-        report = measure_retrieval(Bench(quick=options.quick), folder, say=status.show)
+        report = measure_retrieval(bench, folder, say=status.show)
     finally:
         status.clear()
     print(report["table"], end="")
@@ -106,6 +129,7 @@ def distill(options: Options) -> int:
         target=getattr(options, "target", "") or default_target(),
         out=Path(options.out),
         kind=options.kind,
+        after=tuple(options.after),
         prompts=Path(options.prompts) if options.prompts else None,
         **given,
     )

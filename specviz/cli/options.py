@@ -221,16 +221,18 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="fewer and shorter runs, under two minutes")
-    add("--out", metavar="FILE", help="keep the results as JSON; with --by-category or --retrieval a folder "
-        "(assets/results)")  # fmt: skip
+    add("--out", metavar="FILE", help="keep the results as JSON; with --by-category, --trees or --retrieval a "
+        "folder (assets/results)")  # fmt: skip
     add("--section", metavar="S", action="append", help="only this section; may be given again")
     add("--table", metavar="FILE", help="keep the table as text")
+    add("--trees", action="store_true", help="chains, trees, several drafts and both rules in turn, at "
+        "temperatures 0 and 1; at most six minutes")  # fmt: skip
+    add("--retrieval", action="store_true", help="copying over the bundled references, in turn with plain "
+        "decoding and the prompt lookup of transformers, and the search for copies; some six minutes")  # fmt: skip
     add("--by-category", action="store_true", help="race drafts over the bundled prompts, at temperatures "
         "0 and 1; some 15 minutes a draft; killed and started again, it goes on")  # fmt: skip
-    add("--drafts", metavar="A,B", type=_names, default=argparse.SUPPRESS, help="with --by-category: which drafts")
-    add("--retrieval", action="store_true", help="copying over the bundled references, beside plain decoding and "
-        "the prompt lookup of transformers, and the search for copies; some 6 minutes, kept in the folder --out "
-        "(assets/results)")  # fmt: skip
+    add("--drafts", metavar="A,B", type=_names, default=argparse.SUPPRESS, help="with --by-category: which "
+        "drafts; with --trees: the first of them that grows trees")  # fmt: skip
     add("--limit-per-category", metavar="N", type=int, help="with --by-category: only the first N prompts of each")
 
 
@@ -243,6 +245,8 @@ def _add_distill(parser: argparse.ArgumentParser) -> None:
     add("--target", metavar="T", default=argparse.SUPPRESS, help="whose draft to train")
     add("--out", metavar="FOLDER", required=True, help="a new folder, where the draft goes")
     add("--kind", metavar="K", default="tiny", help="tiny (default), pruned, pruned-two, feature or ngram")
+    add("--after", metavar="D", action="append", default=[], help="with --kind tiny: an earlier draft of the same "
+        "target; the new one learns what it misses, to share a tree with it; may be given again")  # fmt: skip
     add("--minutes", metavar="X", type=float, default=argparse.SUPPRESS, help="time for data and training")
     add("--data-tokens", metavar="N", type=int, default=argparse.SUPPRESS, help="answer tokens to write")
     add("--prompts", metavar="FILE", help="a JSONL file of own prompts")

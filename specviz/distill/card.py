@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from specviz.distill.measure import Agreement
     from specviz.distill.settings import DistillSettings
 
+UNKNOWN = "n/a"
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -66,6 +68,8 @@ def command(settings: "DistillSettings") -> str:
     words = ["python", "-m", "specviz", "distill", "--target", settings.target, "--out", settings.out.name]
     words += ["--kind", settings.kind, "--minutes", f"{settings.minutes:g}"]
     words += ["--data-tokens", str(settings.data_tokens), "--seed", str(settings.seed)]
+    for name in settings.after:
+        words += ["--after", name]
     if settings.prompts:
         words += ["--prompts", settings.prompts.name]
     return shlex.join(words)
@@ -103,7 +107,7 @@ def _rows(
 ) -> Iterator[tuple[str, str]]:
     """The table's rows: (name, value)."""
     measured, progress = result.agreement, result.progress
-    rate = f"{measured.rate:.3f}" if measured.num_positions else "n/a"
+    rate = f"{measured.rate:.3f}" if measured.num_positions else UNKNOWN
     yield "kind", f"{settings.kind}, for the target {settings.target}"
     yield from about.rows
     yield "data", f"{result.num_answer_tokens:,} answer tokens that the target wrote itself{prompts}"
@@ -119,5 +123,5 @@ def _rows(
 
 def _replays(measured: "Agreement") -> str:
     if not measured.num_positions:
-        return "n/a"
+        return UNKNOWN
     return ", ".join(f"{per_pass:.2f} with {shape}" for shape, per_pass in measured.replays)

@@ -25,6 +25,7 @@ from specviz.distill.report import Listener, Report
 from specviz.distill.settings import DistillSettings, claim_folder, read_prompts, save_state
 from specviz.distill.teacher import Teacher
 from specviz.distill.train import Progress
+from specviz.drafts.head_file import is_head
 from specviz.errors import ConfigError, ModelError
 from specviz.models import source
 from specviz.numerics import pack_linears
@@ -56,6 +57,15 @@ def check_memory(weight_bytes: int, memory_bytes: int, name: str) -> None:
         raise ModelError(
             f"{name} has {weight_bytes / 1e9:.1f} GB of weights and needs about twice that while it is "
             f"loaded; this machine has {memory_bytes / 1e9:.1f} GB. Choose a smaller target."
+        )
+
+
+def require_causal(name: str) -> None:
+    """Raises ModelError for a draft that gives no probabilities by itself: a head, counts, a copy."""
+    folder = source.local_folder(name)
+    if source.counts_of(name) or (folder and is_head(folder)):
+        raise ModelError(
+            f"--after {name} is no model of its own, so what it misses is not known; name a draft such as tiny."
         )
 
 
@@ -102,6 +112,7 @@ class _Job:
         self.say(Report("load", f"Loading {self.settings.target}"))
         model, tokenizer = loader(self.settings.target)
         self.kind.build(model, tokenizer, self.settings.seed)
+        self.earlier = self._load_earlier(tokenizer, loader)
         self._save_state()  # only now, so that a refused job leaves nothing behind
         self._write_data(model, tokenizer)
         chats, held_out = self._chats()
@@ -112,6 +123,19 @@ class _Job:
         result = Result(self.settings.out, measured, trained, num_answer_tokens, self.state["data_s"])
         self._save(result)
         return result
+
+    def _load_earlier(self, tokenizer: Any, loader: Loader) -> dict[str, Any]:
+        """The drafts that come before this one, by name."""
+        found = {}
+        for name in self.settings.after:
+            require_causal(name)
+            self.say(Report("load", f"Loading {name}"))
+            model, theirs = loader(name)
+            if theirs.get_vocab() != tokenizer.get_vocab():
+                ours = self.settings.target
+                raise ModelError(f"--after {name} has other tokens than {ours}; name a draft of the same target.")
+            found[name] = model.eval()
+        return found
 
     def _write_data(self, model: Any, tokenizer: Any) -> None:
         template = read_template(tokenizer)
@@ -178,6 +202,7 @@ class _Job:
             checkpoint=self.settings.out / _CHECKPOINT,
             clock=self.clock,
             say=self.say,
+            earlier=self.earlier,
         )
 
     def _save(self, result: Result) -> None:

@@ -35,7 +35,7 @@ def agreement(student: Any, chats: Sequence[Chat], draft_len: int = 4) -> Agreem
     """Compares first choices along the target's own answers, given to the draft as they are."""
     was_training = student.training
     student.eval()
-    hits = [_hits(student, chat) for chat in chats if chat.num_answer]
+    hits = [first_choices(student, chat) for chat in chats if chat.num_answer]
     student.train(was_training)
     return replay([np.broadcast_to(chat_hits, (draft_len, len(chat_hits))) for chat_hits in hits])
 
@@ -54,8 +54,9 @@ def replay(hits: Sequence[Hits]) -> Agreement:
     return Agreement(agreed / max(1, total), total, len(hits), replays)
 
 
-def _hits(student: Any, chat: Chat) -> Hits:
-    """Whether each answer position (num_answer,) is predicted."""
+@torch.inference_mode()
+def first_choices(student: Any, chat: Chat) -> Hits:
+    """Whether the draft's first choice at each answer position (num_answer,) is the target's."""
     ids = torch.from_numpy(chat.ids[:-1]).to(student.device)[None]
     hidden = student.model(input_ids=ids, use_cache=False).last_hidden_state[0, chat.answer_start - 1 :]
     choice: npt.NDArray[np.int64] = student.lm_head(hidden).argmax(dim=-1).cpu().numpy()

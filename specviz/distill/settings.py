@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from specviz.config import MAX_DRAFTS
 from specviz.distill.chats import Limits
 from specviz.distill.kinds import KINDS
 from specviz.distill.store import write_atomic
@@ -23,12 +24,15 @@ _STATE = "distill.json"
 class DistillSettings:
     """What to train and for how long. `prompts` is a JSONL file of own prompts, `cache` where data lie.
 
+    `after` names earlier drafts of the same target: the new one learns what they miss.
+
     Raises ConfigError for a value out of range.
     """
 
     target: str
     out: Path
     kind: str = "tiny"
+    after: tuple[str, ...] = ()
     minutes: float = 30.0
     data_tokens: int = 1_000_000
     prompts: Path | None = None
@@ -40,6 +44,15 @@ class DistillSettings:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"There is no kind of draft called {self.kind!r}; choose from {', '.join(KINDS)}.")
+        if self.after and not KINDS[self.kind]().can_follow:
+            able = " or ".join(name for name, make in KINDS.items() if make().can_follow)
+            raise ConfigError(
+                "--after trains a draft on what earlier ones miss, which has no meaning for --kind "
+                f"{self.kind}; leave it out, or choose --kind {able}."
+            )
+        if len(self.after) >= MAX_DRAFTS:
+            most = f"{MAX_DRAFTS} drafts share a tree at most, so at most {MAX_DRAFTS - 1} can come earlier"
+            raise ConfigError(f"--after was given {len(self.after)} times; {most}.")
         if not 0 < self.minutes <= 100_000:
             raise ConfigError(f"--minutes {self.minutes:g} is out of range; give more than 0 and at most 100,000.")
         if not 0 < self.data_tokens <= 10**9:
@@ -50,7 +63,8 @@ class DistillSettings:
     def identity(self, prompts: tuple[str, ...]) -> dict[str, Any]:
         """What makes two runs the same job; more time or data continues one."""
         digest = sha256(json.dumps(prompts).encode()).hexdigest()[:12] if prompts else ""
-        return {"target": self.target, "kind": self.kind, "seed": self.seed, "prompts": digest}
+        job = {"target": self.target, "kind": self.kind, "seed": self.seed, "prompts": digest}
+        return {**job, "after": list(self.after)} if self.after else job
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:

@@ -166,10 +166,14 @@ class Scored(NamedTuple):
 
 
 class Causal:
-    """A whole causal LM of transformers that learns every position of a chat."""
+    """A whole causal LM of transformers that learns every position of a chat.
 
-    def __init__(self, student: Any) -> None:
+    `reweigh`, where given, changes what each position of a batch counts.
+    """
+
+    def __init__(self, student: Any, reweigh: Callable[[Batch], Batch] = lambda batch: batch) -> None:
         self.net = student
+        self._reweigh = reweigh
 
     def optimizers(self, settings: TrainSettings) -> list[torch.optim.Optimizer]:
         rate, decay = settings.learning_rate, settings.weight_decay
@@ -178,7 +182,7 @@ class Causal:
 
     def lesson(self, chats: Sequence[Chat], settings: TrainSettings, number: int, fraction: float) -> Scored:
         del fraction  # the same from first to last
-        batch = make_batch(chats, settings, self.net.config.vocab_size, number, self.net.device)
+        batch = self._reweigh(make_batch(chats, settings, self.net.config.vocab_size, number, self.net.device))
         return Scored(batch_loss(self.net, batch), batch.num_tokens)
 
 

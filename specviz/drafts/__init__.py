@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specviz.runner.cache import TreeCache
 from specviz.sampling import Sampler
 from specviz.verify import TokenTree
 
@@ -73,6 +74,14 @@ class ReadsPrompt(Protocol):
 
         Row i is what the target made of token i, and what it predicts token i + 1 from.
         """
+
+
+@runtime_checkable
+class SharesCache(Protocol):
+    """A source that is part of the target and reads its keys and values."""
+
+    def share(self, cache: TreeCache) -> None:
+        """Told once before `start`: the cache of the lane's target. Its committed slots are to be left alone."""
 
 
 @runtime_checkable

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from specviz.config import MAX_DRAFT_LEN
-from specviz.drafts import DraftSource, Observation, ReadsPrompt, most_copied
+from specviz.drafts import DraftSource, Observation, ReadsPrompt, SharesCache, most_copied
 from specviz.drafts.merge import merge_trees
+from specviz.runner.cache import TreeCache
 from specviz.sampling import Sampler
 from specviz.verify import TokenTree
 
@@ -44,6 +45,12 @@ class Cascade:
                 return merge_trees([tree], [offset])
             offset += len(source.names)
         return TokenTree()
+
+    def share(self, cache: TreeCache) -> None:
+        """Hand the target's cache on to those who are part of it."""
+        for source in self._sources:
+            if isinstance(source, SharesCache):
+                source.share(cache)
 
     def read_prompt(self, hidden: Tensor) -> None:
         """Hand the prompt's states on to those who want them."""

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from specviz.config import MAX_TREE_NODES
-from specviz.drafts import DraftSource, Observation, ReadsPrompt, most_copied
+from specviz.drafts import DraftSource, Observation, ReadsPrompt, SharesCache, most_copied
+from specviz.runner.cache import TreeCache
 from specviz.sampling import Sampler
 from specviz.verify import ROOT, TokenTree
 
@@ -64,6 +65,12 @@ class MergedDraft:
             trees.append(source.propose(context_ids, share, generator) if share else TokenTree())
             budget -= len(trees[-1])
         return merge_trees(trees, self._offsets)
+
+    def share(self, cache: TreeCache) -> None:
+        """Hand the target's cache on to those who are part of it."""
+        for source in self.sources:
+            if isinstance(source, SharesCache):
+                source.share(cache)
 
     def read_prompt(self, hidden: Tensor) -> None:
         """Hand the prompt's states on to those who want them."""

@@ -51,11 +51,18 @@ class ModelDraft:
     def start(self, context_ids: list[int], sampler: Sampler, cancelled: Callable[[], bool]) -> None:
         self._sampler, self._cancelled = sampler, cancelled
         self._shape.start(greedy=sampler.config.temperature == 0)
-        capacity = len(context_ids) + sampler.config.max_new_tokens + MAX_TREE_NODES
-        self._runner = Runner(self._loaded, capacity=capacity)
         self._forget()
+        self._runner = self._runner_over(context_ids, sampler, cancelled)
+
+    def _runner_over(self, context_ids: list[int], sampler: Sampler, cancelled: Callable[[], bool]) -> Runner:
+        """A runner that has read the text but for its last token."""
+        runner = Runner(self._loaded, capacity=len(context_ids) + sampler.config.max_new_tokens + MAX_TREE_NODES)
         limit = self._loaded.context_len or len(context_ids)
-        self._runner.prefill(self._readable(context_ids[:-1][:limit]), cancelled)
+        runner.prefill(self._readable(context_ids[:-1][:limit]), cancelled)
+        return runner
+
+    def _catch_up(self) -> None:
+        """Before a step: what was committed elsewhere is known here, too. Nothing is, in a cache of one's own."""
 
     def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
         self._forget()
@@ -65,6 +72,7 @@ class ModelDraft:
         level = self._shape.expand({ROOT: SURE}, 1) if depths > 0 else {}
         if not level:
             return self._tree
+        self._catch_up()
         logits = self._read(context_ids[self._runner.length :])
         for depth in range(1, depths + 1):
             if self._cancelled():
@@ -91,8 +99,12 @@ class ModelDraft:
             if node in self._rows:
                 path.append(self._rows[node])
         self._shape.observe(places, len(seen.emitted))
-        self._runner.keep(path)
+        self._keep(path)
         self._forget()
+
+    def _keep(self, rows: Sequence[int]) -> None:
+        """Commit these of the rows that were fed, a root path."""
+        self._runner.keep(rows)
 
     def _outcomes(self, parent: int, token_id: int) -> list[Outcome]:
         """The children of a place where `token_id` came to be. Those drawn behind it were not looked at."""

@@ -28,8 +28,10 @@ from specviz.drafts.retrieval import Retrieval
 from specviz.drafts.retrieval.corpus import open_corpus
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.drafts.shape import Shape
+from specviz.drafts.skip import SkipDraft
 from specviz.errors import ConfigError
 from specviz.models import LoadedModel
+from specviz.models.catalog import num_skip_layers
 from specviz.models.source import counts_of, local_folder
 
 
@@ -81,7 +83,8 @@ def _make_drawing(name: str, makers: Makers) -> DraftSource:
         head = load_head(counts.head, counts.head.name, makers.target) if counts.head else None
         return make_tree(counts.draft, table, head)
     loaded = makers.load(name)
-    return ModelDraft(loaded, makers.shape(loaded))
+    kind = ModelDraft if num_skip_layers(name) is None else SkipDraft
+    return kind(loaded, makers.shape(loaded))
 
 
 def _make_cascade(name: str, makers: Makers) -> DraftSource:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import huggingface_hub
 from safetensors import safe_open
 
 from specviz.config import DEFAULT_DRAFT_LEN
+from specviz.models import hub
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 BUNDLED_DRAFTS = ASSETS / "drafts"
@@ -38,6 +38,7 @@ class Entry:
 
     `place` is a Hub id, a bundled folder or another entry's name; "" where the name says it all. `file` is what
     must lie in a bundled folder. `head` is a bundled head that goes with counts, where it lies here too.
+    `recipe` are the options of `distill` that make a bundled folder; empty for its own kind.
     `draft_len` is the draft length of a run that names none. `params` is None for a bundled folder, whose weights
     say it, and for what has none of its own.
     """
@@ -48,10 +49,18 @@ class Entry:
     place: str = ""
     file: str = "config.json"
     head: str = ""
+    recipe: str = ""
     draft_len: int = DEFAULT_DRAFT_LEN
     params: int | None = None
     drafts: tuple[str, ...] = ()
     needs_hub: bool = False
+
+    @property
+    def hub_id(self) -> str:
+        """Under which the Hub has it; "" where it comes from nowhere but here."""
+        if EMBEDDED in (self.name, self.place):
+            return EMBEDDED_HUB
+        return self.place if self.needs_hub else ""
 
 
 def _counted(name: str, label: str, draft_len: int, head: str = "") -> Entry:
@@ -93,6 +102,13 @@ DRAFTS = (
     _counted("recycle", "recycle: what the target expected here before", 8),
     _counted("ngram", "ngram: counts of the target's answers", 8),
     Entry(name="tiny", kind="draft", label="tiny: distilled, 1/20 of the target", place="tiny"),
+    Entry(
+        name="companion",
+        kind="draft",
+        label="companion: learnt what tiny misses, to share a tree with it",
+        place="companion",
+        recipe="--kind tiny --after tiny",
+    ),
     Entry(name="pruned", kind="draft", label="pruned: one layer between the target's embeddings", place="pruned"),
     Entry(name="feature", kind="draft", label="feature: reads the target's hidden state", place="feature"),
     Entry(name="lookup", kind="draft", label="lookup: copy what followed the same words"),
@@ -134,14 +150,15 @@ def num_skip_layers(name: str) -> int | None:
 
 def is_ready(entry: Entry) -> tuple[bool, str]:
     """(can be used without a download, the reason where it cannot)."""
-    if entry.needs_hub:
-        cached = isinstance(huggingface_hub.try_to_load_from_cache(entry.place, "config.json"), str)
-        return cached, "" if cached else "comes from the Hugging Face Hub at the first run"
-    if EMBEDDED in (entry.name, entry.place):
-        found = importlib.util.find_spec(EMBEDDED_WHEEL) is not None
-        return found, "" if found else f"comes from the Hub at the first run; without one: {EMBEDDED_INSTALL}"
+    is_embedded = entry.hub_id == EMBEDDED_HUB
+    if is_embedded and importlib.util.find_spec(EMBEDDED_WHEEL) is not None:
+        return True, ""
+    if entry.hub_id:
+        without = f"; without it: {EMBEDDED_INSTALL}" if is_embedded else ""
+        here = hub.cached(entry.hub_id) is not None
+        return here, "" if here else f"comes from the Hugging Face Hub at the first run{without}"
     if entry.place and not (BUNDLED_DRAFTS / entry.place / entry.file).is_file():
-        command = f"python -m specviz distill --kind {entry.place}"
+        command = f"python -m specviz distill {entry.recipe or f'--kind {entry.place}'}"
         return False, f"no {entry.file} in assets/drafts/{entry.place}; run: {command}"
     return True, ""
 

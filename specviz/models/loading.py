@@ -19,7 +19,8 @@ from transformers.utils import logging as transformers_logging
 from specviz.errors import ModelError
 from specviz.models.blank import untrained
 from specviz.models.catalog import BLANK
-from specviz.models.source import FROM_DISK, first_line, folder_of
+from specviz.models.hub import first_line
+from specviz.models.source import FROM_DISK, folder_of
 from specviz.numerics import EXACT_ATTENTION, multiplies_bfloat16, pack_linears
 
 Progress = Callable[[str, float | None], None]

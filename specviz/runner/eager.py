@@ -34,10 +34,11 @@ class Runner:
     of the committed text. The position of a row is the committed length plus its depth.
     """
 
-    def __init__(self, loaded: LoadedModel, *, capacity: int = 0) -> None:
+    def __init__(self, loaded: LoadedModel, *, capacity: int = 0, cache: TreeCache | None = None) -> None:
+        """`cache` takes the place of one of its own with room for `capacity` tokens."""
         self.loaded = loaded
         self._exact = loaded.config._attn_implementation == EXACT_ATTENTION
-        self.cache = TreeCache(
+        self.cache = cache or TreeCache(
             loaded.config.num_hidden_layers,
             capacity=max(capacity, PREFILL_CHUNK),
             dtypes=(torch.float32, torch.float64) if self._exact else None,

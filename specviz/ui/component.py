@@ -47,13 +47,15 @@ def race_view(
     first: dict[str, Any] | None,
     answers: Sequence[Callable[[Any], Any]],
     *,
+    settings: Sequence[str] = (),
     max_file_chars: int,
     sets: Sequence[dict[str, Any]] = (),
 ) -> gr.HTML:
     """The view of one run. Its value is one numbered delta as JSON text; see `specviz.view.payload`.
 
     `first` is shown on opening. `answers` are what the page may ask outside the queue, by function name; `sets`
-    the bundled sets of references that the library offers.
+    the bundled sets of references that the library offers. `settings` are the labels of the controls, so that the
+    page can name those that have changed since a run.
     """
     plotly = plotly_script()
     gr.set_static_paths([plotly])
@@ -62,6 +64,7 @@ def race_view(
         "numbers": definitions(),
         "figures": figures(),
         "plotly": plotly.as_posix(),
+        "settings": list(settings),
         "max_file_chars": max_file_chars,
         "sets": list(sets),
         "max_reference_bytes": MAX_BYTES,

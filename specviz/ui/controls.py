@@ -1,4 +1,4 @@
-"""The controls beside the race: one component for each setting, and the presets that fill them.
+"""The controls beside the race: one component for each setting, and a button for each preset.
 
 Owns: labels, order and ranges of the components. Must not know runs, and handles nothing itself.
 """
@@ -12,17 +12,9 @@ from typing import Any
 import gradio as gr
 
 from specviz.config import CASCADE, DTYPES, MAX_DRAFT_LEN, MAX_DRAFTS, NUMERICS
-from specviz.ui.component import ASSETS
 from specviz.ui.offer import Offer
+from specviz.ui.presets import KEPT, preset_values, presets, textbook
 from specviz.ui.settings import DEFAULTS, ITSELF, MOST_NEW_TOKENS, NAMES
-
-KEPT = (
-    "target", "target_name", "draft", "draft_name", "more_drafts", "draft_len", "auto", "tree", "rule", "dtype",
-    "numerics", "baseline",
-)  # fmt: skip
-"""Settings that a preset which does not name them leaves as they are."""
-OF_A_DRAFT = ("draft_name", "more_drafts", "auto", "tree", "rule")
-"""Settings that a preset which names a draft sets back."""
 
 
 @dataclass
@@ -41,18 +33,6 @@ class Controls:
 
     def add(self, name: str, component: Any) -> None:
         self.by_name[name] = component
-
-
-def presets(offer: Offer) -> list[dict[str, Any]]:
-    """Names, groups and settings from `assets/presets.json`, less those whose draft is not offered here."""
-    found: list[dict[str, Any]] = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
-    drafts = [name for _, name in offer.drafts]
-    kept = [item for item in found if item["settings"].get("draft", offer.draft) in drafts]
-    if offer.on_gpu:  # bfloat16 has near-ties there, which a block may decide otherwise than single passes
-        for item in kept:
-            if item["settings"].get("draft") == ITSELF:
-                item["settings"]["dtype"] = "float32"
-    return kept
 
 
 def opening(offer: Offer) -> dict[str, Any]:
@@ -75,7 +55,7 @@ def build(offer: Offer) -> Controls:
         controls.run = gr.Button("Run", variant="primary", elem_id="run", min_width=80)
         controls.stop = gr.Button("Stop", elem_id="stop", min_width=80)
     controls.progress = gr.HTML("", elem_id="progress", apply_default_css=False, js_on_load=None, min_height=0)
-    cases = [item for item in examples if item.get("case")]
+    cases = textbook(examples)
     if cases:
         gr.HTML("<h3>Textbook cases</h3>", apply_default_css=False, js_on_load=None, elem_classes="sv-caption")
         with gr.Row(elem_classes="sv-presets sv-cases"):
@@ -88,7 +68,9 @@ def build(offer: Offer) -> Controls:
     controls.share = gr.Button("Link to these settings", size="sm", elem_id="share")
     in_order = [item for item in examples if not item.get("case")] + cases
     for button, item in zip(buttons, in_order, strict=True):
-        _wire_preset(button, controls, item["settings"])
+        _wire_preset(button, controls, preset_values(item["settings"]), is_case=item in cases)
+    kept = [controls.by_name[name].input for name in KEPT]
+    gr.on(kept, None, None, None, js="() => { window.svBefore = null; return []; }", api_visibility="private")
     return controls
 
 
@@ -171,23 +153,23 @@ def _copying(controls: Controls, first: dict[str, Any]) -> None:
         controls.add(f"copy_{name}", gr.Checkbox(first[f"copy_{name}"], label=label))
 
 
-def preset_values(settings: dict[str, Any]) -> dict[str, Any]:
-    """What a preset sets: what it names, and the default of every other setting that is not `KEPT`."""
-    more = {name: DEFAULTS[name] for name in OF_A_DRAFT} if "draft" in settings else {}
-    full = {**{name: value for name, value in DEFAULTS.items() if name not in KEPT}, **more, **settings}
-    return {name: "" if full[name] is None else full[name] for name in NAMES if name in full}
-
-
 def _wire_length(draft: gr.Radio, length: gr.Slider, offer: Offer) -> None:
     """Choosing a draft chooses the length it does best with, in the browser, with no request."""
     best = f"({json.dumps(dict(offer.draft_lens))})[name] ?? {DEFAULTS['draft_len']}"
     draft.input(None, [draft], [length], js=f"name => {best}", api_visibility="private")
 
 
-def _wire_preset(button: gr.Button, controls: Controls, settings: dict[str, Any]) -> None:
-    """A preset fills the controls in the browser, with no request."""
-    values = preset_values(settings)
-    button.click(
-        None, None, [controls.by_name[name] for name in values], js=f"() => {json.dumps(list(values.values()))}",
-        api_visibility="private",
-    )  # fmt: skip
+def _wire_preset(button: gr.Button, controls: Controls, values: dict[str, Any], *, is_case: bool) -> None:
+    """A preset fills the controls in the browser, with no request.
+
+    What a textbook case changes of the kept settings is set back by the next preset that is none, unless the
+    visitor has chosen something else meanwhile: else a story would be told with the draft that knows nothing.
+    """
+    kept, own = ([controls.by_name[name] for name in names] for names in (KEPT, values))
+    texts = json.dumps(list(values.values()))
+    if is_case:
+        js, outputs = f"(...kept) => {{ window.svBefore ??= kept; return {texts}; }}", own
+    else:
+        back = "const back = window.svBefore ?? kept; window.svBefore = null;"
+        js, outputs = f"(...kept) => {{ {back} return [...{texts}, ...back]; }}", [*own, *kept]
+    button.click(None, kept, outputs, js=js, api_visibility="private")

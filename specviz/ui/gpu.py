@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from specviz.errors import SpecvizError
 from specviz.ui.offer import Offer, has_no_weights
+from specviz.ui.presets import presets, textbook
 from specviz.ui.runs import Worker
 
 LEAST_S = 20
@@ -46,12 +49,24 @@ def load_at_start(shown: Offer) -> Offer:
     """Fill the registry before the first call; returns the offer of what can be had with it.
 
     A worker process only inherits what is loaded by then, so any other model would be loaded at every call.
+    Beside the first target and draft these are the models of the textbook cases, which are small; a case whose
+    models cannot be had is not offered.
     """
     from specviz import models  # late: it imports torch
+    from specviz.models import catalog
 
-    loaded = dict.fromkeys(name for name in (shown.target, shown.draft) if not has_no_weights(name))
-    for name in loaded:
-        models.load(name, device="cuda")
-    targets = [choice for choice in shown.targets if choice[1] in loaded]
-    drafts = [choice for choice in shown.drafts if choice[1] in loaded or has_no_weights(choice[1])]
+    def load(target: str, draft: str, dtype: str = "auto") -> set[str]:
+        models.load_blank(models.load(target, device="cuda", dtype=dtype))
+        if draft == catalog.BLANK or has_no_weights(draft):
+            return {target, catalog.BLANK}
+        models.load(draft, device="cuda", dtype=dtype)
+        return {target, catalog.BLANK, draft}
+
+    here = load(shown.target, shown.draft)
+    for case in textbook(presets(shown)):
+        settings = case["settings"]
+        with suppress(SpecvizError):
+            here |= load(settings["target"], settings["draft"], settings.get("dtype", "auto"))
+    targets = [choice for choice in shown.targets if choice[1] in here]
+    drafts = [choice for choice in shown.drafts if choice[1] in here or has_no_weights(choice[1])]
     return replace(shown, targets=targets, drafts=drafts, any_name=False)

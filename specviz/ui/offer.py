@@ -45,7 +45,7 @@ def from_catalog(*, any_name: bool = False, hub: bool = False, corpora: Sequence
     from specviz.models import catalog, default_target, has_gpu  # late: it imports torch
 
     def offered(entries: Sequence[catalog.Entry]) -> list[tuple[str, str]]:
-        return [(e.label, e.name) for e in entries if catalog.is_ready(e)[0] or (hub and e.needs_hub)]
+        return [(e.label, e.name) for e in entries if catalog.is_ready(e)[0] or (hub and e.hub_id)]
 
     target = default_target()
     targets = offered(catalog.TARGETS)

@@ -42,22 +42,30 @@ INTRO = """
 """
 
 # The page chooses the id of its run, so that Stop can name it before anything has come back.
-TAKE_TICKET = """(...values) => {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  window.svTicket = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-  values[0] = window.svTicket;
+VIEW = "document.querySelector('.sv')?.svView"
+TAKE_TICKET = f"""(...values) => {{
+  values[0] = {VIEW}?.pressed(values.slice(1)) ?? "";
   return values;
-}"""
+}}"""
 ENTER = """() => {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   window.svVisitor = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
   return [window.svVisitor];
 }"""
 ENTERED = "() => { window.svEntered = true; return []; }"
-SHOW_TICKET = "() => [window.svTicket ?? '']"
+SHOW_TICKET = f"() => [{VIEW}?.buttons.stopPressed() ?? '']"
+OVER = f"() => {{ {VIEW}?.buttons.over(); return []; }}"
 # A run that goes on is left to end by itself, so that its last delta comes; one that waits leaves the queue.
-DROP = "(waiting) => { if (waiting) document.getElementById('drop').click(); return []; }"
-SHOW_LINK = "(query, cut) => { document.querySelector('.sv')?.svView.showLink(query, cut); return []; }"
+DROP = f"""(waiting) => {{
+  if (waiting) {{
+    document.getElementById("drop").click();
+    {VIEW}?.buttons.over();
+  }}
+  return [];
+}}"""
+SHOW_LINK = f"(query, cut) => {{ {VIEW}?.showLink(query, cut); return []; }}"
+# Gradio tells of controls before the race is there, too.
+TELL_SETTINGS = f"(...values) => {{ window.svSettings = values; {VIEW}?.settings(values); return []; }}"
 
 
 def build_app(
@@ -79,9 +87,16 @@ def build_app(
                 controls = panel.build(offer)
             with gr.Column(scale=1, min_width=320, elem_classes="sv-main"):
                 answers = [runs.missing, keep.export, keep.open_trace, keep.reference, runs.libraries.library]
-                sets = runs.libraries.sets
-                view = race_view(keep.opening(), answers, max_file_chars=max_file_chars, sets=sets)
+                labels = [str(control.label) for control in controls.in_order]
+                view = race_view(
+                    keep.opening(),
+                    answers,
+                    settings=labels,
+                    max_file_chars=max_file_chars,
+                    sets=runs.libraries.sets,
+                )
         _wire_run(app, runs, controls, view)
+        _wire_settings(app, controls)
         _wire_link(app, Links(offer), controls)
         _wire_library(app, runs.libraries)
         Api(runs).publish(app)
@@ -120,6 +135,7 @@ def _wire_run(app: gr.Blocks, runs: Runs, controls: Controls, view: gr.HTML) -> 
         api_name="run",
         api_visibility="private",
     )
+    running.then(None, None, None, js=OVER, api_visibility="private")
     waiting = gr.Checkbox(visible=False, label="waiting")
     drop = gr.Button(visible="hidden", elem_id="drop")
     drop.click(None, None, None, cancels=[running], api_visibility="private")
@@ -147,6 +163,12 @@ def _wire_library(app: gr.Blocks, libraries: Libraries) -> None:
         show_progress="hidden",
         api_visibility="private",
     ).then(None, None, None, js=ENTERED, api_visibility="private")
+
+
+def _wire_settings(app: gr.Blocks, controls: Controls) -> None:
+    """The page hears of every change of a control, in the browser, with no request."""
+    changes = [control.change for control in controls.in_order]
+    gr.on([app.load, *changes], None, controls.in_order, None, js=TELL_SETTINGS, api_visibility="private")
 
 
 def _wire_link(app: gr.Blocks, links: Links, controls: Controls) -> None:

@@ -142,5 +142,5 @@ def _theory() -> dict[str, Any]:
     frame = layout(
         "draft length γ", "×", xaxis={"dtick": 4, "rangemode": "tozero"}, shapes=[reference(1.0)], **LEGEND
     )
-    what = "chains only: for this run's α, c and v at each draft length"
+    what = "what this run's acceptance, c and v promise at each length"
     return _figure("theory", "Speedup in theory", what, data, frame)

@@ -192,6 +192,8 @@ def _final(final: FinalDraw) -> dict[str, Any]:
 def _judgement(index: int, node: Node, sites: Sequence[Site]) -> dict[str, Any]:
     """The trials of a drafted node; the last one decided."""
     found: dict[str, Any] = {"node": index, "parent": node.parent, "q": rounded(node.q_draft)}
+    if node.proposers != (0,):
+        found["by"] = list(node.proposers)
     for position, site in enumerate(sites):
         for trial in site.trials:
             if trial.node == index:

@@ -13,7 +13,7 @@ from specviz.config import MAX_DRAFT_LEN, copies
 from specviz.errors import SpecvizError
 from specviz.metrics import Summary, Tally, summarize
 from specviz.metrics.summary import FirstDifference, draft_target_ratio, verify_ratio
-from specviz.theory import measured_verify_ratio, speedup_curve, speedup_factor
+from specviz.theory import counted_curve, measured_verify_ratio, speedup_curve, speedup_factor
 from specviz.trace import RunStarted
 
 # Logits: how far apart the two best tokens may be for rounding to swap them. Measured on the embedded target
@@ -39,7 +39,21 @@ def ending(tally: Tally) -> dict[str, Any]:
     summary = summarize(tally)
     numbers = summary.to_json()
     del numbers["token_ids"]
-    return {"speedup": summary.speedup, "verdict": verdict(summary, tally), "summary": numbers}
+    found = verdict(summary, tally)
+    found["text"] = " ".join(filter(None, (cut_short(tally), found["text"])))
+    return {"speedup": summary.speedup, "verdict": found, "summary": numbers}
+
+
+def cut_short(tally: Tally) -> str:
+    """Which lanes were stopped or broken off, and after how many tokens; "" where none was."""
+    lanes = ((tally.speculative, "with the draft"), (tally.baseline, "alone"))
+    cut = [(lane, name) for lane, name in lanes if lane.finished and lane.is_cut_short]
+    if not cut:
+        return ""
+    failed = any(lane.finished and lane.finished.reason == "error" for lane, _ in cut)
+    how = "Broken off by an error" if failed else "Stopped"
+    after = [f"{len(lane.token_ids)} tokens {name}" for lane, name in cut if lane.token_ids]
+    return f"{how} after {' and '.join(after)}." if after else f"{how} before the first token."
 
 
 def verdict(summary: Summary, tally: Tally) -> dict[str, str]:
@@ -85,33 +99,38 @@ def closing_note(tally: Tally, *, live: bool = True) -> str:
     finished = tally.speculative.finished or tally.baseline.finished
     if finished is None:
         return "The recording ends here."
+    if finished.reason == "cancelled" and not any(lane.counts.passes for lane in tally.lanes.values()):
+        return "Stopped before the first token."
     if finished.reason == "cancelled" and not live:
         return "Stopped before its end."
     return finished.message or REASONS[finished.reason]
 
 
 def theory_curve(tally: Tally) -> dict[str, Any] | None:
-    """Speedup by draft length for the α, c and v measured so far; None while one of them is unknown.
+    """Speedup by draft length for the acceptance, c and v measured so far; None while one of them is unknown.
 
-    `now` is the point of the draft length in use (for `auto`, the mean length drafted so far, rounded).
+    Chains go by α, so that lengths are told which were not tried; trees by the counts of each node, up to the
+    length in use. `now` is the point of that length (for `auto`, the mean length drafted so far, rounded).
     """
     started, counts = tally.speculative.started, tally.speculative.counts
     alpha, cost_ratio = counts.acceptance_rate, draft_target_ratio(tally)
     if started is None or not started.pass_times or alpha is None or cost_ratio is None:
         return None
-    if not tally.only_chains:  # the theory is one of chains
-        return None
     try:
-        verify = _verify_ratios(tally, started.pass_times)
-        curve = speedup_curve(alpha, MAX_DRAFT_LEN, cost_ratio, verify)
-        length = _length_in_use(tally)
-        now = [length, round(speedup_factor(alpha, length, cost_ratio, verify), 4)]
+        verify, length = _verify_ratios(tally, started.pass_times), _length_in_use(tally)
+        if tally.only_chains:
+            curve = speedup_curve(alpha, MAX_DRAFT_LEN, cost_ratio, verify)
+            now = (length, speedup_factor(alpha, length, cost_ratio, verify))
+        else:
+            curve = counted_curve(tally.node_shares(MAX_DRAFT_LEN), cost_ratio, verify)
+            now = curve[min(length, len(curve) - 1)]
     except SpecvizError:  # a trace from elsewhere may hold pass times that make no sense
         return None
-    return {"draft_len": [n for n, _ in curve], "speedup": [round(s, 4) for _, s in curve], "now": now}
+    lengths, factors = zip(*curve, strict=True)
+    return {"draft_len": lengths, "speedup": [round(s, 4) for s in factors], "now": [now[0], round(now[1], 4)]}
 
 
-def _verify_ratios(tally: Tally, pass_times: Sequence[tuple[int, float]]) -> Callable[[int], float]:
+def _verify_ratios(tally: Tally, pass_times: Sequence[tuple[int, float]]) -> Callable[[float], float]:
     """v by draft length: as measured at load, scaled to pass through what this run's own passes took."""
     at_load, here, counts = measured_verify_ratio(pass_times), verify_ratio(tally), tally.speculative.counts
     usual = at_load(round(counts.drafted / counts.passes)) if counts.passes else 0.0

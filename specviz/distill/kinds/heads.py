@@ -55,6 +55,7 @@ class _Head:
     """What both kinds share: `_net` learns, embeddings and output head stay the target's."""
 
     data_share = 0.6
+    can_follow = False
     kind: str
     reading_share: float
     """The largest share of the training's time in which the target reads its chats again."""

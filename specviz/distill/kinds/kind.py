@@ -5,8 +5,8 @@ Owns: `Kind` and the values that pass between a kind and its job. Must not know 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ class Lesson:
     `target` is the name that was given. `chats` are to be trained on, `held_out` never: they only tell how it
     goes. `seconds` and `max_steps` are the limits. `checkpoint` is a file of this job's alone: read it if it is
     there, so that a kill loses at most a minute; the job deletes it at the end. `say` is told a `Report` of stage
-    "train" now and then.
+    "train" now and then. `earlier` are causal models by name, drafts of the same target: learn what they miss.
     """
 
     target: str
@@ -35,6 +35,7 @@ class Lesson:
     checkpoint: Path
     clock: Callable[[], float]
     say: Listener
+    earlier: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Kind(Protocol):
 
     data_share: float
     """The largest share of the job's time that goes into writing data; training has the rest."""
+    can_follow: bool
+    """Whether it can learn what earlier drafts miss (`Lesson.earlier`)."""
 
     def build(self, target: Any, tokenizer: Any, seed: int) -> None:
         """Make the untrained draft; the same for the same seed.

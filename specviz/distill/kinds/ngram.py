@@ -34,6 +34,7 @@ class Ngram:
     """
 
     data_share = 0.9
+    can_follow = False
 
     def build(self, target: Any, tokenizer: Any, seed: int) -> None:
         del seed  # nothing is drawn
