@@ -24,6 +24,8 @@ SETS = (
         (
             SetPrompt("lease-1", "quote", "Quote the first word.", True),
             SetPrompt("lease-2", "edit", "Here is a word: tenant. Repeat it.", False),
+            SetPrompt("lease-3", "quote", "Repeat it.\n\nThe tenant pays, and has to pay for ever.", False),
+            SetPrompt("lease-4", "quote", "Repeat it.\n\nNotices.", False),
         ),
     ),
 )
@@ -166,6 +168,8 @@ def test_a_set_brings_its_texts_and_its_prompts_fill_the_prompt(visit):
     page.wait_for_function("document.querySelector('#prompt textarea').value === 'Quote the first word.'")
     page.wait_for_function("document.querySelector('.sv-docs input').checked")
     assert docs(guest) == ["lease.md"]
+    labels = page.locator(".sv-setprompts button").all_inner_texts()
+    assert labels[2:] == ["Repeat it. “The tenant pays, and has to…”", "Repeat it. “Notices.”"], "told apart"
     page.get_by_text("Here is a word: tenant. Repeat it.", exact=True).click()
     page.wait_for_function("!document.querySelector('.sv-docs input').checked")
     guest.run().finish()
@@ -184,6 +188,11 @@ def test_a_token_lights_its_place_and_a_place_lights_its_tokens(visit):
     lit = page.locator(".sv-refbody .r.lit")
     lit.wait_for()
     offset = int(lit.get_attribute("data-i"))
+    shown = "(n, b) => n.top >= b.top && n.bottom <= b.bottom"
+    assert guest.ask(
+        f"(({shown})(v.references.body.querySelector('.lit').getBoundingClientRect(),"
+        " v.references.body.getBoundingClientRect()))"
+    ), "its place is in sight"
     assert lit.text_content() == guest.ask("v.pinned.chip.o && v.run.pieces.get(v.pinned.chip.id).t")
     assert offset == guest.ask("v.pinned.chip.o[1]")
     matched = page.locator(".sv-refbody .r.matched").all_text_contents()
