@@ -25,9 +25,31 @@ MIN_PENALTY, MAX_PENALTY = 0.1, 10.0
 MIN_TEMPERATURE = 0.001  # below, float32 logits overflow; only 0 itself is greedy
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 NUMERICS = ("exact", "fast")
+LOOKUP, REFERENCES, CASCADE, CORPUS_SUFFIX = "lookup", "references", "cascade:", ".sv"  # drafts without a model
+COPY_SOURCES = ("references", "prompt", "output")
+_LISTS = ("drafts", "stop", "references", "prompt_references", "copy_sources")
+MAX_REFERENCES = 10
 MAX_DRAFTS = 4
 MAX_TREE_NODES = 64
 RULES = ("standard", "naive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievalSettings:
+    """How copies are made, for every draft that copies.
+
+    `min_match` is the fewest tokens that must agree, `copy_len` the most that a step copies, `sources` what may be
+    copied from: references and corpus, the prompt, the own output.
+    """
+
+    min_match: int = 1
+    copy_len: DraftLen = "auto"
+    sources: tuple[str, ...] = COPY_SOURCES
+
+    @property
+    def most_copied(self) -> int:
+        """Tokens that a step may copy at most."""
+        return MAX_DRAFT_LEN if self.copy_len == "auto" else self.copy_len
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +104,11 @@ class RunConfig:
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 switch the filter off. `draft_len` is the most
     tokens a step may draft, "auto", or None for what suits the drafts; `tree`, where not empty, takes its place
-    (see `TreePlan`). `rule` "naive" is for teaching: the same law, fewer accepted tokens. `seed` None draws a
+    (see `TreePlan`); copies have a length of their own, see `RetrievalSettings`, where the other settings of
+    copying are told, too. `rule` "naive" is for teaching: the same law, fewer accepted tokens. `seed` None draws a
     fresh seed for the run. `target` and `drafts` are names of the catalog, Hub ids or paths; what they mean is
-    known to `models` alone.
+    known to `models` alone. `references` are paths of texts to copy from; the texts of those in
+    `prompt_references` stand before the prompt as well.
 
     Raises:
         ConfigError: a value out of range; the sentence names it and the legal range.
@@ -110,6 +134,11 @@ class RunConfig:
     dtype: str = "auto"
     device: str = "auto"
     numerics: str = "exact"
+    references: tuple[str, ...] = ()
+    prompt_references: tuple[str, ...] = ()
+    min_match: int = 1
+    copy_len: DraftLen = "auto"
+    copy_sources: tuple[str, ...] = COPY_SOURCES
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -134,13 +163,14 @@ class RunConfig:
         _one_of("numerics", self.numerics, NUMERICS)
         _one_of("rule", self.rule, RULES)
         self._check_texts()
+        self._check_retrieval()
         self._check_drafts()
 
     def _check_types(self) -> None:
         for name in ("prompt", "target", "tree", "dtype", "device", "numerics"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a text.")
-        for name in ("drafts", "stop"):
+        for name in _LISTS:
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
                 raise ConfigError(f"{name} must be a list of texts.")
@@ -155,6 +185,25 @@ class RunConfig:
             )
         if len(self.stop) > MAX_STOP_STRINGS or any(not stop for stop in self.stop):
             raise ConfigError(f"Give at most {MAX_STOP_STRINGS} stop strings, none of them empty.")
+
+    def _check_retrieval(self) -> None:
+        if len(self.references) > MAX_REFERENCES:
+            raise ConfigError(
+                f"{len(self.references)} references are given; at most {MAX_REFERENCES} are allowed."
+            )
+        strangers = [name for name in self.prompt_references if name not in self.references]
+        if strangers:
+            raise ConfigError(f"{strangers[0]!r} is to stand in the prompt, but is none of the references.")
+        _within("minimum match", self.min_match, 1, 64, whole=True)
+        if self.copy_len != "auto":
+            _within("copy length", self.copy_len, 1, MAX_DRAFT_LEN, whole=True, otherwise=' or "auto"')
+        for source in self.copy_sources:
+            _one_of("copy source", source, COPY_SOURCES)
+
+    @property
+    def retrieval(self) -> RetrievalSettings:
+        """The settings that copying sources need."""
+        return RetrievalSettings(min_match=self.min_match, copy_len=self.copy_len, sources=self.copy_sources)
 
     def _check_drafts(self) -> None:
         if len(self.drafts) > MAX_DRAFTS:
@@ -175,7 +224,7 @@ class RunConfig:
 
     def to_json(self) -> dict[str, Any]:
         """All settings as plain JSON values, keyed by field name."""
-        return {**dataclasses.asdict(self), "drafts": list(self.drafts), "stop": list(self.stop)}
+        return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in _LISTS}}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RunConfig:
@@ -188,8 +237,18 @@ class RunConfig:
         unknown = sorted(set(data) - known)
         if unknown:
             raise ConfigError(f"Unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}.")
-        lists = {name: tuple(data[name]) for name in ("drafts", "stop") if isinstance(data.get(name), list)}
+        lists = {name: tuple(data[name]) for name in _LISTS if isinstance(data.get(name), list)}
         return cls(**{**data, **lists})
+
+
+def members(draft: str) -> list[str]:
+    """The drafts that a cascade asks in order; of any other name, that name alone."""
+    return draft.removeprefix(CASCADE).split(",") if draft.startswith(CASCADE) else [draft]
+
+
+def copies(draft: str) -> bool:
+    """Whether a draft of that name, or a member of the cascade of that name, copies what it proposes."""
+    return any(name in (LOOKUP, REFERENCES) or name.endswith(CORPUS_SUFFIX) for name in members(draft))
 
 
 def _within(

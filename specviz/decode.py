@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specviz.config import DEFAULT_DRAFT_LEN, MAX_TREE_NODES, RunConfig
-from specviz.drafts import DraftSource, Observation, ReadsPrompt, SharesCache
+from specviz.drafts import DraftSource, Observation, ReadsPrompt, SharesCache, most_copied
 from specviz.drafts.length import AutoLength, FixedLength, LengthPolicy
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.shape import affordable_nodes
@@ -158,7 +158,8 @@ class _Lane:
         self.generator = torch.Generator().manual_seed(2 * self.around.seed + (self.name == "baseline"))
         chosen = self.config.draft_len or DEFAULT_DRAFT_LEN
         times = sorted(self.target.pass_times.items())
-        self.policy = AutoLength(times) if chosen == "auto" else FixedLength(chosen)
+        copied = most_copied(self.source) if self.source else 0
+        self.policy = AutoLength(times) if chosen == "auto" else FixedLength(max(chosen, copied))
         self.most_nodes = affordable_nodes(times, MAX_TREE_NODES)
 
     @property

@@ -25,5 +25,9 @@ class NumericsError(SpecvizError):
     """A model returned NaN or infinite logits."""
 
 
+class DocumentError(SpecvizError):
+    """A reference or corpus that cannot be read."""
+
+
 class TraceError(SpecvizError):
     """A trace file that is damaged, foreign, or from an unknown version."""

@@ -39,7 +39,8 @@ def record_nodes(tree: TokenTree, walk: Walk) -> tuple[Node, ...]:
         verdict: Verdict = "accepted" if i in accepted else "rejected" if i in tried else "untested"
         proposers = tuple(dict.fromkeys(proposal.proposer for proposal in proposals[i]))
         q_draft = _chance(_shown(proposals[i][0]), token_id)
-        nodes.append(Node(token_id, parent, depths[i], verdict, proposers, q_draft))
+        origin = next((proposal.origin for proposal in proposals[i] if proposal.origin), None)
+        nodes.append(Node(token_id, parent, depths[i], verdict, proposers, q_draft, origin))
     return tuple(nodes)
 
 

@@ -11,25 +11,33 @@ import platform
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import transformers
 
 import specviz
 from specviz import models, text
-from specviz.config import MAX_SEED, RunConfig
+from specviz.config import (
+    CASCADE,
+    CORPUS_SUFFIX,
+    MAX_DRAFT_LEN,
+    MAX_SEED,
+    MAX_TREE_NODES,
+    REFERENCES,
+    RunConfig,
+    copies,
+    members,
+)
 from specviz.decode import Surroundings, autoregress, check_prompt, race, speculate
 from specviz.drafts import DraftSource
-from specviz.drafts.head_file import is_head, load_head
-from specviz.drafts.lookup import PromptLookup
+from specviz.drafts.head_file import is_head
 from specviz.drafts.merge import MergedDraft
-from specviz.drafts.mix import make_tree
-from specviz.drafts.model import ModelDraft
-from specviz.drafts.ngram import NgramTable
-from specviz.drafts.shape import AutoShape, Chain, Costs, Profile, Shape
-from specviz.drafts.skip import SkipDraft
-from specviz.errors import ConfigError
+from specviz.drafts.naming import Makers, make_draft
+from specviz.drafts.retrieval.library import Library, Shelf
+from specviz.drafts.shape import AutoShape, Costs, Profile, Shape
+from specviz.errors import ConfigError, ContextError
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
 from specviz.models.source import counts_of, local_folder, require_known
@@ -40,7 +48,9 @@ _CALIBRATION = threading.Lock()  # two visitors must not measure at the same tim
 
 
 class Run:
-    """One prepared run. `trace` grows while `events` is consumed and holds the bytes of every id seen."""
+    """One prepared run. `trace` grows while `events` is consumed and holds the bytes of every id seen, and the
+    texts of the references. `warnings` are sentences on what goes on without: files that cannot be used.
+    """
 
     def __init__(
         self,
@@ -49,11 +59,15 @@ class Run:
         source: DraftSource | None,
         prompt_ids: list[int],
         cancelled: Callable[[], bool],
+        library: Library | None = None,
     ) -> None:
         self.config = config
+        self.warnings = library.complaints if library else ()
         self.target = target
         self.prompt_ids = prompt_ids
-        self.trace = Trace(config=config.to_json(), versions={**versions(), "machine": _machine()})
+        self.trace = Trace(config=_kept(config, library), versions={**versions(), "machine": _machine()})
+        if library is not None:
+            self.trace.references = library.references
         self._source = source
         self._broken = False
         self._cancelled = lambda: self._broken or cancelled()
@@ -101,6 +115,7 @@ class Prepare(Protocol):
         *,
         progress: Progress | None = ...,
         cancelled: Callable[[], bool] = ...,
+        shelf: Shelf | None = ...,
     ) -> Run: ...
 
 
@@ -109,44 +124,52 @@ def prepare(
     *,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    shelf: Shelf | None = None,
 ) -> Run:
     """Load what the settings name and encode the prompt.
 
-    `progress(sentence, fraction or None)` is told what takes long; `cancelled` is asked between passes.
+    `progress(sentence, fraction or None)` is told what takes long; `cancelled` is asked between passes. `shelf`
+    holds the references where a face keeps them ready; else they are read from the settings' paths.
 
     Raises:
         SpecvizError: whatever forbids the run, in one sentence.
     """
+    if shelf is None and config.references:
+        shelf = Shelf.read(config.references, config.prompt_references)
     target_name = config.target or models.default_target()
-    drafts = config.drafts or catalog.default_drafts(target_name)
+    drafts = config.drafts or _default_drafts(target_name, shelf)
+    by_name = [name for draft in drafts for name in members(draft)]
     config = dataclasses.replace(
         config,
         target=target_name,
         drafts=drafts,
-        draft_len=config.draft_len or catalog.default_draft_len(drafts),
+        draft_len=config.draft_len or catalog.default_draft_len(by_name),
         seed=secrets.randbelow(MAX_SEED + 1) if config.seed is None else config.seed,
     )
-    for name in (target_name, *config.drafts):
+    for name in (target_name, *(name for name in by_name if not copies(name))):
         require_known(name)
     _require_branching(config)
     target = _load(target_name, config, config.numerics, progress)
-    prompt_ids = text.encode_prompt(target.tokenizer, config.prompt, raw=config.raw)
+    if shelf and progress:
+        progress("Reading the references", None)
+    library = shelf.library(target.tokenizer) if shelf else None
+    prompt_ids = text.encode_prompt(target.tokenizer, _whole_prompt(config, target, library), raw=config.raw)
     check_prompt(prompt_ids, target)
-    source = make_source(target, config, progress)
-    return Run(config, target, source, prompt_ids, cancelled)
+    source = make_source(target, config, progress, library)
+    return Run(config, target, source, prompt_ids, cancelled, library)
 
 
 def _require_branching(config: RunConfig) -> None:
-    """Refuse a tree that no draft can grow: copies and heads draft one chain, counts only a tree of their own.
+    """Refuse a tree that no draft can grow: heads draft one chain, counts and copies only a tree of their own.
 
     Raises:
         ConfigError: it names the draft and what to give instead.
     """
-    names = [name for name in config.drafts if name != "none"]
+    names = [name for draft in config.drafts for name in members(draft) if name != "none"]
     plan = config.tree_plan
     if plan is None or not names or any(can_branch(name, by_profile=bool(plan.widths)) for name in names):
         return
-    if spreading := [name for name in names if counts_of(name)]:
+    if spreading := [name for name in names if _spreads(name)]:
         raise ConfigError(
             f"The tree {config.tree} sets the children per level, but {spreading[0]} spreads its tree by itself; "
             "give auto or auto:N, leave the tree out, or add a draft with a model of its own, such as tiny."
@@ -159,57 +182,106 @@ def _require_branching(config: RunConfig) -> None:
 
 def can_branch(name: str, *, by_profile: bool) -> bool:
     """Whether a draft of that name grows trees: of a given profile, or at all."""
-    if counts_of(name):
+    if _spreads(name):
         return not by_profile
     folder = local_folder(name)
-    return name != "lookup" and not (folder and is_head(folder))
+    return not (folder and is_head(folder))
 
 
-def make_source(target: LoadedModel, config: RunConfig, progress: Progress | None = None) -> DraftSource | None:
+def _spreads(name: str) -> bool:
+    """Whether a draft forks where what it knows forks, whatever it is told."""
+    return copies(name) or counts_of(name) is not None
+
+
+def make_source(
+    target: LoadedModel, config: RunConfig, progress: Progress | None = None, library: Library | None = None
+) -> DraftSource | None:
     """The draft source that the settings name; several are merged into one tree; "none" is None.
 
     Raises:
         ModelError: a draft that cannot be had, or whose tokens are not the target's.
+        DocumentError: a corpus that cannot be used.
     """
-    names = [name for name in config.drafts if name != "none"]
-    sources = [_make_one(name, target, config, progress) for name in names]
+    makers = Makers(
+        target=target,
+        settings=config.retrieval,
+        references=library.texts if library else None,
+        load=lambda name: _load_draft(name, target, config, progress),
+        shape=lambda draft: _shape(target, draft, config),
+        most_drafted=_most_drafted(config),
+    )
+    sources = [make_draft(name, makers) for name in config.drafts if name != "none"]
     if not sources:
         return None
-    return sources[0] if len(sources) == 1 else MergedDraft(sources)
+    return sources[0] if len(sources) == 1 else MergedDraft(sources, makers.most_drafted)
 
 
-def _make_one(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> DraftSource:
-    if name == "lookup":
-        return PromptLookup()
+def _most_drafted(config: RunConfig) -> int:
+    """What bounds a draft that does not copy where one that does stands beside it."""
+    if config.tree:
+        return MAX_TREE_NODES
+    return config.draft_len if isinstance(config.draft_len, int) else MAX_DRAFT_LEN
+
+
+def _shape(target: LoadedModel, draft: LoadedModel, config: RunConfig) -> Shape | None:
+    """How the tree of a draft model grows; None for chains."""
+    plan = config.tree_plan
+    if plan is None:
+        return None
+    if plan.widths:
+        return Profile(plan.widths)
+    return AutoShape(Costs(sorted(target.pass_times.items()), sorted(draft.pass_times.items())))
+
+
+def _default_drafts(target: str, shelf: Shelf | None) -> tuple[str, ...]:
+    """Whoever brings references wants them used."""
+    return (REFERENCES,) if shelf else catalog.default_drafts(target)
+
+
+def _whole_prompt(config: RunConfig, target: LoadedModel, library: Library | None) -> str:
+    """The prompt behind the references that are to stand in it.
+
+    Raises:
+        ContextError: these alone leave no room in the context.
+    """
+    if library is None:
+        return config.prompt
+    if target.context_len and library.num_in_prompt > target.context_len:
+        raise ContextError(
+            f"The references in the prompt have {library.num_in_prompt:,} tokens, but {target.name} takes at most "
+            f"{target.context_len:,}; use some of them for drafting alone."
+        )
+    return library.with_prompt(config.prompt)
+
+
+def _kept(config: RunConfig, library: Library | None) -> dict[str, Any]:
+    """The settings as a trace keeps them: of a file its name, not where it lies on this machine."""
+    documents = library.documents if library else ()
+    return dataclasses.replace(
+        config,
+        drafts=tuple(_without_folders(name) for name in config.drafts),
+        references=tuple(document.name for document in documents),
+        prompt_references=tuple(document.name for document in documents if document.in_prompt),
+    ).to_json()
+
+
+def _without_folders(draft: str) -> str:
+    """A corpus by its file's name, alone or as a member of a cascade."""
+    names = [Path(name).name if name.endswith(CORPUS_SUFFIX) else name for name in members(draft)]
+    return (CASCADE if draft.startswith(CASCADE) else "") + ",".join(names)
+
+
+def _load_draft(name: str, target: LoadedModel, config: RunConfig, progress: Progress | None) -> LoadedModel:
     num_layers = catalog.num_skip_layers(name)
     if num_layers is not None:
-        draft = _measured(models.first_layers(target, num_layers, name), progress)
-        return SkipDraft(draft, _shape(target, draft, config))
-    folder = local_folder(name)
-    if folder and is_head(folder):
-        return load_head(folder, name, target)
+        return _measured(models.first_layers(target, num_layers, name), progress)
     if name == catalog.BLANK:
-        draft = _measured(models.load_blank(target), progress)
-        return ModelDraft(draft, _shape(target, draft, config))
-    if counts := counts_of(name):
-        table = NgramTable.open(counts.file)
-        table.check_tokens(target.tokenizer, target.vocab_size, target.name)
-        head = load_head(counts.head, counts.head.name, target) if counts.head else None
-        return make_tree(counts.draft, table, head)
+        return _measured(models.load_blank(target), progress)
     # A draft need not be exact to be verified; but the target as its own draft must give its own bits.
     numerics = config.numerics if name == config.target else "fast"
     draft = _load(name, config, numerics, progress)
     models.check_same_tokens(target, draft)
-    return ModelDraft(draft, _shape(target, draft, config))
-
-
-def _shape(target: LoadedModel, draft: LoadedModel, config: RunConfig) -> Shape:
-    plan = config.tree_plan
-    if plan is None:
-        return Chain()
-    if plan.widths:
-        return Profile(plan.widths)
-    return AutoShape(Costs(sorted(target.pass_times.items()), sorted(draft.pass_times.items())))
+    return draft
 
 
 def _load(name: str, config: RunConfig, numerics: str, progress: Progress | None) -> LoadedModel:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import sys
 import types
@@ -86,11 +87,28 @@ class Site:
     drawn: OwnDraw | None = None
 
 
+PROMPT, OUTPUT = "prompt", "output"
+"""Sources of copies that are no files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a copied token stood: `offset` tokens into `source` (a file's name, `PROMPT` or `OUTPUT`).
+
+    The last `match_len` tokens of the text before the step stand before the copy there, too.
+    """
+
+    source: str
+    offset: int
+    match_len: int
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One drafted token of a step's tree. `parent` is an index into the step's nodes, or `ROOT`.
 
     `q_draft` is the first proposer's own probability of the token: at temperature 0 as at 1, and 1 for copies.
+    `origin` is where it was copied from, None where no proposer copied it.
     """
 
     token_id: int
@@ -99,6 +117,7 @@ class Node:
     verdict: Verdict
     proposers: tuple[int, ...]
     q_draft: float
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +179,8 @@ class RunStarted:
 
     `proposers` names the draft sources; trials and nodes refer to them by index. `bit_exact` says whether a
     block's logits equal single passes bit for bit here, or to rounding. `pass_times` are (block size,
-    seconds) of one target pass, measured at load.
+    seconds) of one target pass, measured at load. `num_left_out` prompt ids are missing in a trace that was kept
+    without the references that stood in its prompt; `prompt_ids` is empty then.
     """
 
     lane: Lane
@@ -173,6 +193,11 @@ class RunStarted:
     bit_exact: bool
     prefill_s: float
     pass_times: tuple[tuple[int, float], ...]
+    num_left_out: int = 0
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_ids) + self.num_left_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +224,18 @@ class Piece:
     special: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A text that could be copied from. `text` and `starts` (the character at which each token begins) are empty
+    where the text was not kept: what was copied stands in the nodes anyway.
+    """
+
+    name: str
+    num_tokens: int
+    text: str = ""
+    starts: tuple[int, ...] = ()
+
+
 @dataclass
 class Trace:
     """All events of a run in order, with its settings and the bytes of every id it uses."""
@@ -207,6 +244,7 @@ class Trace:
     events: list[Event] = field(default_factory=list)
     pieces: dict[int, Piece] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    references: list[Reference] = field(default_factory=list)
 
     def started(self, lane: Lane) -> RunStarted | None:
         return next((e for e in self.events if isinstance(e, RunStarted) and e.lane == lane), None)
@@ -228,8 +266,18 @@ class Trace:
             ids |= event_ids(event)
         return ids
 
+    def without_texts(self) -> Trace:
+        """The same without the texts of references: of these only the copied excerpts stay, in the nodes."""
+        hidden = bool(self.config.get("prompt_references"))
+        events = [_without_prompt(e) if hidden and isinstance(e, RunStarted) else e for e in self.events]
+        bare = [dataclasses.replace(reference, text="", starts=()) for reference in self.references]
+        trace = Trace(self.config, events, self.pieces, self.versions, bare)
+        used = trace.ids_used()
+        trace.pieces = {token_id: piece for token_id, piece in self.pieces.items() if token_id in used}
+        return trace
+
     def to_json(self) -> str:
-        """The trace as one JSON document; `from_json` gives an equal trace back.
+        """The whole trace as one JSON document; `from_json` gives an equal trace back.
 
         Raises:
             TraceError: it would be larger than `from_json` reads.
@@ -241,6 +289,7 @@ class Trace:
                 "versions": self.versions,
                 "config": self.config,
                 "pieces": {str(i): [p.data.hex(), p.special] for i, p in sorted(self.pieces.items())},
+                "references": [dataclasses.asdict(reference) for reference in self.references],
                 "events": [event_to_json(event) for event in self.events],
             },
             separators=(",", ":"),
@@ -279,6 +328,7 @@ class Trace:
                 config=_parse(dict[str, Any], data["config"], "config"),
                 versions=_parse(dict[str, str], data["versions"], "versions"),
                 pieces={int(key): _parse_piece(value) for key, value in data["pieces"].items()},
+                references=[_parse(Reference, item, "reference") for item in data.get("references", [])],
                 events=[event_from_json(event) for event in data["events"]],
             )
         except KeyError as error:
@@ -287,6 +337,10 @@ class Trace:
             raise _damaged("its table of tokens or its list of events is not of the right form") from None
         _check_structure(trace)
         return trace
+
+
+def _without_prompt(started: RunStarted) -> RunStarted:
+    return dataclasses.replace(started, prompt_ids=(), num_left_out=started.num_prompt_tokens)
 
 
 def _damaged(what: str) -> TraceError:
@@ -383,6 +437,12 @@ def _schema(cls: type) -> tuple[dict[str, Any], frozenset[str]]:
 
 def _check_structure(trace: Trace) -> None:
     """Refuse what is well-typed but impossible, so that no reader above has to."""
+    for reference in trace.references:
+        ends = [*reference.starts, len(reference.text)]
+        if reference.num_tokens < 0 or len(reference.starts) not in (0, reference.num_tokens):
+            raise TraceError("The trace is damaged: a reference whose tokens do not add up.")
+        if min(ends) < 0 or any(a > b for a, b in itertools.pairwise(ends)):
+            raise TraceError("The trace is damaged: a reference whose tokens do not follow one another.")
     num_proposers = {lane: len(e.proposers) if (e := trace.started(lane)) else 0 for lane in typing.get_args(Lane)}
     for step in trace.events:
         if isinstance(step, Step) and (fault := _structure_fault(step, num_proposers[step.lane])):
@@ -399,6 +459,9 @@ def _structure_fault(step: Step, num_proposers: int) -> str:
         if not ROOT <= node.parent < index or node.depth != parent_depth + 1:
             return "is not a tree"
     trials = [trial for site in step.sites for trial in site.trials]
+    origins = [node.origin for node in step.nodes if node.origin]
+    if any(origin.offset < 0 or origin.match_len < 1 for origin in origins):
+        return "copies from nowhere"
     places = [site.node for site in step.sites] + [trial.node for trial in trials]
     if any(not ROOT <= place < len(step.nodes) for place in places):
         return "names a node it has not"

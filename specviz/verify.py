@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specviz.sampling import draw, uniform
+from specviz.trace import Origin
 
 ROOT = -1
 Opinion: TypeAlias = Tensor | Sequence[tuple[int, float]]
@@ -25,13 +26,14 @@ class Proposal:
     """One trial to be made: `node` was drawn from `row` (shape (vocab,)) by source number `proposer`.
 
     `shown` is the draft's own opinion where the row is one-hot (greedy drafting), a row or its few best (id,
-    probability), best first: for the eye, never the rule.
+    probability), best first; `origin` is where a copied token comes from: for the eye, never the rule.
     """
 
     node: int
     row: Tensor
     proposer: int = 0
     shown: Opinion | None = None
+    origin: Origin | None = None
 
 
 @dataclass
@@ -46,14 +48,22 @@ class TokenTree:
     parents: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
 
-    def add(self, token_id: int, parent: int, row: Tensor, proposer: int = 0, shown: Opinion | None = None) -> int:
+    def add(
+        self,
+        token_id: int,
+        parent: int,
+        row: Tensor,
+        proposer: int = 0,
+        shown: Opinion | None = None,
+        origin: Origin | None = None,
+    ) -> int:
         """Add one proposal and return its node: a new one, or the sibling that holds the same token."""
         node = self.child(parent, token_id)
         if node is None:
             node = len(self.token_ids)
             self.token_ids.append(token_id)
             self.parents.append(parent)
-        self.proposals.append(Proposal(node, row, proposer, shown))
+        self.proposals.append(Proposal(node, row, proposer, shown, origin))
         return node
 
     def child(self, parent: int, token_id: int) -> int | None:
@@ -85,7 +95,9 @@ class TokenTree:
         for proposal in self.proposals:
             if depths[proposal.node] <= depth:
                 parent, token_id = places[self.parents[proposal.node]], self.token_ids[proposal.node]
-                places[proposal.node] = kept.add(token_id, parent, proposal.row, proposal.proposer, proposal.shown)
+                places[proposal.node] = kept.add(
+                    token_id, parent, proposal.row, proposal.proposer, proposal.shown, proposal.origin
+                )
         return kept
 
     def proposals_under(self, parent: int) -> Iterator[Proposal]:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from specviz.config import RunConfig
+from specviz.drafts.retrieval.library import Shelf
+from specviz.drafts.retrieval.reader import Document
 from specviz.errors import SpecvizError
 from specviz.trace import (
     ROOT,
@@ -22,7 +25,9 @@ from specviz.trace import (
     FinalDraw,
     Lane,
     Node,
+    Origin,
     Piece,
+    Reference,
     RunFinished,
     RunStarted,
     Site,
@@ -42,6 +47,7 @@ STORY = (
 )
 WRONG = (" a", " ship", " night", " and", " old", " slowly", " was", " light")
 TOP = 5
+WORD = re.compile(r"\s?\S+|\s+$")
 OVERLAP = 0.42  # of a row whose proposal is rejected
 
 
@@ -50,6 +56,8 @@ class FakeEngine:
     """`prepare` is what the page is given in place of `specviz.run.prepare`.
 
     `words` is what the target says, over and over. `agree` is the draft's chance to guess a token.
+    `references` are texts that guesses are said to be copied from wherever they hold the same word; those on a
+    shelf that the page hands in come on top.
     `base_s`, `spec_s` are real seconds of a pass; `clock_s` are the seconds written into the trace.
     """
 
@@ -66,6 +74,8 @@ class FakeEngine:
     refuse: str = ""
     verdicts: Literal["mixed", "accepted", "rejected"] = "mixed"
     differ_at: int | None = None
+    references: Sequence[Reference] = ()
+    warnings: tuple[str, ...] = ()
     passes: int = 0
     configs: list[RunConfig] = field(default_factory=list)
 
@@ -75,6 +85,7 @@ class FakeEngine:
         *,
         progress: Callable[[str, float | None], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
+        shelf: Shelf | None = None,
     ) -> FakeRun:
         if self.refuse:
             raise SpecvizError(self.refuse)
@@ -89,7 +100,12 @@ class FakeEngine:
         self.configs.append(config)
         if self.num_tokens is not None:
             config = dataclasses.replace(config, max_new_tokens=self.num_tokens)
-        return FakeRun(self, config, cancelled)
+        documents = shelf.documents if shelf else ()
+        in_prompt = tuple(document.name for document in documents if document.in_prompt)
+        config = dataclasses.replace(
+            config, references=tuple(document.name for document in documents), prompt_references=in_prompt
+        )
+        return FakeRun(self, config, cancelled, [*self.references, *map(as_reference, documents)])
 
     def vocabulary(self) -> list[Piece]:
         words = [*self.words, *self.wrong]
@@ -97,6 +113,16 @@ class FakeEngine:
         for word in words:
             unique[_piece(word)] = None
         return list(unique)
+
+
+def as_reference(document: Document) -> Reference:
+    """A token is a word with the space before it."""
+    starts = tuple(found.start() for found in WORD.finditer(document.text))
+    return Reference(document.name, len(starts), document.text, starts)
+
+
+def words_of(reference: Reference) -> list[str]:
+    return WORD.findall(reference.text)
 
 
 def _piece(word: str | bytes | Piece) -> Piece:
@@ -110,6 +136,7 @@ class FakeRun:
     engine: FakeEngine
     config: RunConfig
     cancelled: Callable[[], bool]
+    references: list[Reference] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.vocabulary = self.engine.vocabulary()
@@ -117,7 +144,11 @@ class FakeRun:
         self.script = [index[_piece(word)] for word in self.engine.words]
         self.wrong = [index[_piece(word)] for word in self.engine.wrong]
         self.random = random.Random(f"{self.config.seed} {self.config.prompt}")
-        self.trace = Trace(config=self.config.to_json(), versions={"specviz": "test"})
+        self.warnings = self.engine.warnings
+        self.words = {reference.name: words_of(reference) for reference in self.references}
+        self.trace = Trace(
+            config=self.config.to_json(), versions={"specviz": "test"}, references=list(self.references)
+        )
         self.tokens: dict[Lane, int] = {"speculative": 0, "baseline": 0}
         self.clocks: dict[Lane, float] = {"speculative": 0.0, "baseline": 0.0}
         self.steps: dict[Lane, int] = {"speculative": 0, "baseline": 0}
@@ -239,11 +270,19 @@ class FakeRun:
             guess = right if self._guesses() else self._other(right)
             verdict = "untested" if not alive else "accepted" if guess == right else "rejected"
             row = round(self.random.uniform(0.35, 0.75), 4)
-            nodes.append(Node(guess, depth - 1, depth + 1, verdict, (0,), row))  # type: ignore[arg-type]
+            nodes.append(Node(guess, depth - 1, depth + 1, verdict, (0,), row, self._origin(guess)))  # type: ignore[arg-type]
             if alive:
                 sites.append(self._site(depth, nodes[-1], right, row))
             alive = alive and verdict == "accepted"
         return nodes, sites
+
+    def _origin(self, guess: int) -> Origin | None:
+        """The first place of that word behind the last one, in any reference."""
+        word = self.piece(guess).data.decode(errors="replace")
+        for name, words in self.words.items():
+            if word in words:
+                return Origin(name, words.index(word), min(3, words.index(word)) or 1)
+        return None
 
     def _other(self, right: int) -> int:
         return next(i for i in self.random.sample(self.wrong, 3) if i != right)

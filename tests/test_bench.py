@@ -5,16 +5,21 @@ import json
 import pytest
 import toys
 from fake_engine import FakeEngine
+from tokenizer_makers import byte_level
 from trace_makers import make_trace, started, step
 
-from specviz.bench import format_report, measure
+from specviz import run
+from specviz.bench import format_report, measure, measure_retrieval, searching
 from specviz.bench.bench import Bench, Goal, Row
 from specviz.bench.drafts import gains
 from specviz.bench.engine import against_transformers, bookkeeping, numerics, outside_share, pass_times
 from specviz.bench.report import SECTIONS, TITLES
+from specviz.bench.retrieval import retrieval
 from specviz.bench.rounds import Spread, in_turn, ratios
 from specviz.bench.tree_tables import format_trees
 from specviz.bench.trees import MOST_SECONDS, TEMPERATURES, TREE_ROWS, measure_trees, settings_of, trees
+from specviz.drafts.retrieval.reader import Document
+from specviz.drafts.retrieval.sets import ReferenceSet, SetPrompt
 from specviz.errors import ConfigError
 
 
@@ -23,6 +28,8 @@ class Small(Bench):
 
     num_rounds = 2
     num_tokens = 6
+    num_tokens_cited = 12
+    copying_cascade = "cascade:references,lookup"
 
 
 def fake(**more):
@@ -134,6 +141,88 @@ def test_numerics_and_pass_times_run_on_any_model():
     names = [row.name for row in (*numerics(bench), *pass_times(bench))]
     assert "4 rows at 2,000 tokens, cost of exact" in names
     assert "block of 32 ÷ block of 1" in names
+
+
+TEXT = "The tenant pays rent on the first day of a month. The tenant keeps the tools in the shed.\n" * 3
+SETS = (
+    ReferenceSet(
+        "lease",
+        "A lease",
+        (Document("lease.txt", TEXT),),
+        tuple(
+            SetPrompt(f"lease-{kind}-{i}", kind, f"{kind} it {i}", i == 1)
+            for kind in ("quote", "ask")
+            for i in (1, 2)
+        ),
+    ),
+)
+
+
+@pytest.fixture
+def citing(monkeypatch):
+    """A bench over a small set of references, with a model that reads bytes."""
+    tokenizer = byte_level()
+    target = toys.loaded(
+        toys.tiny(vocab_size=256, max_position_embeddings=1024).model, "TINY", tokenizer=tokenizer
+    )
+    monkeypatch.setattr(run, "_load", lambda *_: target)
+    monkeypatch.setattr(run, "require_known", lambda _: None)
+    return Small(
+        sets=SETS, drafts=("tiny",), load=lambda _: target, load_plain=lambda _: (target.model, tokenizer),
+        load_tokenizer=lambda _: tokenizer,
+    )  # fmt: skip
+
+
+def test_copying_is_raced_and_compared_with_the_prompt_lookup_of_transformers(citing):
+    rows = {row.name: row for row in retrieval(citing)}
+    assert "ask: cascade:references,lookup: speedup over plain decoding" in rows
+    assert "quote: cascade:references,lookup: speedup over plain decoding" not in rows
+    for kind in ("quote", "ask"):
+        assert (rows[f"{kind}: references: speedup over plain decoding"].goal is not None) == (kind == "quote")
+        ours = rows[f"{kind}: references: tokens per target pass τ"].spread
+        theirs = [
+            rows[f"{kind}: prompt_lookup_num_tokens={n}: tokens per target pass τ"].spread for n in (3, 5, 10)
+        ]
+        assert ours.num == 2
+        assert all(1 <= spread.low <= spread.high <= 11 for spread in theirs)
+        ratio = rows[f"{kind}: tokens per target pass τ, ours ÷ theirs"].spread
+        assert ratio.low <= ours.high / max(spread.low for spread in theirs)
+
+
+def test_the_kept_measurement_of_copying_holds_every_answer_and_its_table_agrees(citing, tmp_path, monkeypatch):
+    monkeypatch.setattr(searching, "NUM_TOKENS", 20_000)
+    said = []
+    report = measure_retrieval(citing, tmp_path, say=lambda sentence, _: said.append(sentence))
+    assert json.loads((tmp_path / "retrieval.json").read_text()) == {
+        key: value for key, value in report.items() if key != "table"
+    }
+    answers = report["answers"]
+    prompts = {prompt.id for one in SETS for prompt in one.prompts}
+    assert {one["prompt"] for one in answers} == prompts
+    assert len(answers) == 4 * len(prompts) + 2, "three lengths and ours for each, a cascade for those that ask"
+    assert all(one["identical"] for one in answers if one["speedup"] is not None)
+    assert {f"Answering {prompt}" for prompt in prompts} < set(said)
+    table = (tmp_path / "retrieval.md").read_text()
+    assert table == report["table"]
+    ours = {one["prompt"]: one["tokens"] / one["passes"] for one in answers if one["by"] == "references"}
+    quoted = sorted(rate for prompt, rate in ours.items() if "quote" in prompt)
+    (line,) = [line for line in table.splitlines() if line.startswith("| quote | 2 ")]
+    assert f"| {sum(quoted) / 2:.2f} [{quoted[0]:.2f}–{quoted[1]:.2f}] |" in line
+    assert "6 of 6 texts identical to plain decoding." in table
+    assert "memory of the index, bytes a token" in table
+
+
+def test_searching_reports_memory_and_times_over_as_many_tokens_as_it_says(monkeypatch):
+    monkeypatch.setattr(searching, "NUM_TOKENS", 20_000)
+    rows = {row.name: row for row in searching.searching(Small(sets=SETS, load_tokenizer=lambda _: byte_level()))}
+    assert all(row.spread.low >= 0 for row in rows.values())
+    assert rows["memory of the index, bytes a token"].spread.median == pytest.approx(8, abs=1)
+    assert rows["memory at the highest point of indexing, bytes a token"].spread.high < 100
+    assert rows["longest match, context of 2,000"].spread.num == 100
+
+
+def test_without_reference_sets_there_is_nothing_to_measure():
+    assert list(retrieval(Small(sets=()))) == list(searching.searching(Small(sets=()))) == []
 
 
 def test_a_report_is_json_and_a_table_with_machine_versions_and_goals():

@@ -158,7 +158,7 @@ def test_case_58_over_200_updates_no_plot_blanks_jumps_or_is_made_anew(steady, v
     feed = Feed("ab" * 16, trace.pieces.__getitem__, trace.config)
     cuts = [len(trace.events) * i // 200 for i in range(201)]
     parts = [trace.events[a:b] for a, b in pairwise(cuts)]
-    start = start_of(trace.config, "live")
+    start = start_of(trace, "live")
     deltas = [feed.delta(part, **({"start": start} if not i else {})) for i, part in enumerate(parts)]
     guest = visit(steady, reduced_motion="reduce").open()
     guest.until("v.plots.plotly !== null && v.plots.plots.every((plot) => plot.box.data)")

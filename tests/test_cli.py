@@ -12,24 +12,29 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_engine import STORY, FakeEngine, recorded
+from fake_engine import STORY, FakeEngine, as_reference, recorded
+from tokenizer_makers import byte_level
 from trace_makers import chain_step, finished, make_trace, sampled_trace, started
 
+from specviz import models
 from specviz.cli import files
 from specviz.cli.main import main
 from specviz.cli.paint import Painter, Style, one_line, safe
 from specviz.cli.status import Status
 from specviz.cli.summary import header, plain_text, table
 from specviz.config import RunConfig
+from specviz.drafts.retrieval.corpus import open_corpus
+from specviz.drafts.retrieval.reader import Document
 from specviz.errors import SpecvizError
 from specviz.trace import Piece, RunFinished, Trace
 
 ROOT = Path(__file__).parent.parent
 JSON_KEYS = [
     "target", "draft", "draft_len", "tree", "rule", "dtype", "device", "seed", "prompt_tokens", "tokens", "passes",
-    "drafted", "tested", "accepted", "acceptance_rate", "overlap", "draft_yield", "tokens_per_pass", "prefill_s",
-    "draft_s", "verify_s", "total_s", "tokens_per_s", "baseline_tokens_per_s", "speedup", "predicted_speedup",
-    "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference", "proposers", "text",
+    "undrafted", "drafted", "tested", "accepted", "acceptance_rate", "overlap", "draft_yield", "tokens_per_pass",
+    "prefill_s", "draft_s", "verify_s", "total_s", "tokens_per_s", "baseline_tokens_per_s", "speedup",
+    "predicted_speedup", "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference",
+    "proposers", "copied", "text",
     "token_ids",
 ]  # fmt: skip
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202eabc\r\x08\x7f\x00"
@@ -113,6 +118,11 @@ def refused(capsys, code):
         (["replay", "/"], "directory"),
         (["replay", "a\0b"], "null byte"),
         (["bench", "--out", "/nowhere/bench.json"], "--out"),
+        (["bench", "--table", "/nowhere/bench.txt"], "--table"),
+        (["bench", "--section", "luck"], "no section 'luck'"),
+        (["index", "."], "--out"),
+        (["index", ".", "--out", "corpus.txt"], "must end in .sv"),
+        (["index", ".", "--out", "/nowhere/corpus.sv"], "--out"),
         (["bench", "--by-category", "--limit-per-category", "0", "--drafts", "lookup"], "--limit-per-category 0"),
         (["bench", "--by-category", "--drafts", ","], "no draft"),
         (["bench", "--trees", "--drafts", "lookup"], "None of lookup grows trees"),
@@ -173,7 +183,9 @@ def test_every_option_reaches_the_settings():
         "--prompt hi --target T --draft a --draft lookup --draft-len auto --tree 2,1 --rule naive "
         "--temperature 0.5 --top-k 9 --top-p 0.8 "
         "--repetition-penalty 1.1 --stop x --stop y --min-new-tokens 2 --max-new-tokens 5 --ignore-eos --seed 7 "
-        "--no-baseline --raw --dtype float32 --device cpu --numerics fast"
+        "--no-baseline --raw --dtype float32 --device cpu --numerics fast --reference r.txt "
+        "--prompt-reference q.md --reference s.txt --min-match 3 --copy-len 6 --copy-from references "
+        "--copy-from output"
     )
     assert run(*words.split(), engine=engine) == 0
     assert engine.configs == [
@@ -182,6 +194,8 @@ def test_every_option_reaches_the_settings():
             temperature=0.5, top_k=9, top_p=0.8,
             repetition_penalty=1.1, stop=("x", "y"), ignore_eos=True, min_new_tokens=2, max_new_tokens=5, seed=7,
             raw=True, baseline=False, dtype="float32", device="cpu", numerics="fast",
+            references=("r.txt", "s.txt", "q.md"), prompt_references=("q.md",), min_match=3, copy_len=6,
+            copy_sources=("references", "output"),
         )
     ]  # fmt: skip
     untouched = {f.name for f in dataclasses.fields(RunConfig) if getattr(engine.configs[0], f.name) == f.default}
@@ -400,6 +414,39 @@ def test_a_trace_is_kept_whole_and_replays_as_it_ran(capsys, tmp_path):
     assert "prompt: hello" in replayed
 
 
+NOTES = as_reference(Document("notes.txt", "The lighthouse keeper counted the waves as others count sheep."))
+
+
+def test_copies_are_counted_by_source_and_the_trace_keeps_the_texts_only_if_asked(capsys, tmp_path):
+    engine = FakeEngine(references=[NOTES], warnings=("scan.pdf is a PDF of images.",), verdicts="accepted")
+    file = tmp_path / "out.json"
+    assert run("--trace", str(file), "--max-new-tokens", "24", engine=engine) == 0
+    shown = capsys.readouterr()
+    assert re.search(r"\ncopied +\d+ of \d+ from notes.txt\n", shown.out)
+    assert "specviz: scan.pdf is a PDF of images.\n" in shown.err
+    kept = Trace.from_json(file.read_text())
+    assert [(r.name, r.num_tokens, r.text) for r in kept.references] == [("notes.txt", NOTES.num_tokens, "")]
+    assert any(node.origin for step in kept.steps("speculative") for node in step.nodes)
+    assert run("--trace", str(file), "--max-new-tokens", "24", "--include-references", engine=engine) == 0
+    assert Trace.from_json(file.read_text()).references == [NOTES]
+    assert main(["replay", str(file)]) == 0
+    assert run("--json", "--max-new-tokens", "24", engine=engine) == 0
+    (copied,) = json.loads(capsys.readouterr().out.splitlines()[-1])["copied"]
+    assert copied["source"] == "notes.txt"
+    assert 0 < copied["accepted"] <= copied["drafted"]
+
+
+def test_a_folder_becomes_a_corpus_and_what_is_no_text_is_said(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "load_tokenizer", lambda _: byte_level())
+    (tmp_path / "a.txt").write_text("one two three")
+    (tmp_path / "b.bin").write_bytes(b"\0\1\2\xff" * 9)
+    assert main(["index", str(tmp_path), "--out", str(tmp_path / "c.sv")]) == 0
+    shown = capsys.readouterr()
+    assert "1 texts, 13 tokens" in shown.out
+    assert "b.bin is a binary file" in shown.err
+    assert open_corpus(tmp_path / "c.sv", byte_level()).names == ("c.sv/a.txt",)
+
+
 def test_a_trace_that_cannot_be_written_at_the_end_leaves_the_old_file(capsys, tmp_path, monkeypatch):
     file = tmp_path / "out.json"
     file.write_text("old")
@@ -598,7 +645,7 @@ def test_models_lists_targets_and_drafts_with_what_is_known_of_them(capsys):
     assert "6.7 M" in printed
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["replay"], ["models"], ["bench"], ["distill"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["replay"], ["models"], ["bench"], ["index"], ["distill"]])
 def test_every_command_explains_itself(capsys, command):
     with pytest.raises(SystemExit) as left:
         main([*command, "--help"])

@@ -27,19 +27,23 @@ from toys import (
     scripted,
     settings,
     table,
+    texts_said_in_part,
     timeless,
     tiny,
 )
 from trace_makers import finished, started, step
 
 from specviz import decode, sampling, verify
+from specviz.config import RetrievalSettings
 from specviz.decode import Surroundings, autoregress, race, speculate
 from specviz.drafts import growth
 from specviz.drafts import model as draft_model
-from specviz.drafts.lookup import PromptLookup
+from specviz.drafts.cascade import Cascade
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.mix import GUESSERS
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.retrieval import Retrieval, prompt_lookup
+from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.errors import ContextError
 from specviz.metrics import summarize
 from specviz.models import LoadedModel
@@ -60,11 +64,35 @@ def greedy(tiny):
     return {prompt: plain_greedy(tiny, prompt, 30) for prompt in (P9, (31,))}
 
 
+def copying(texts=None, name="references", **settings):
+    """A draft that copies, from one token on."""
+    return Retrieval(
+        name, [FixedTexts.of(texts)] if texts else (), RetrievalSettings(**{"min_match": 1, **settings})
+    )
+
+
+KINDS = {
+    **{name: lambda family, *_, name=name: ModelDraft(family[name]) for name in NAMES},
+    "lookup": lambda _, __, num: copying(copy_len=num),
+    "references": lambda _, texts, num: copying(texts, copy_len=num),
+    "references, as far as they are trusted": lambda _, texts, __: copying(texts),
+    "corpus": lambda _, texts, __: copying(texts, "corpus.sv", sources=("references",)),
+    "cascade": lambda family, texts, num: Cascade(
+        [copying(texts, min_match=3), ModelDraft(family["noisy .01"])], num
+    ),
+    "cascade, the model first": lambda family, _, num: Cascade([ModelDraft(family["other"]), copying()], num),
+    "references and a model": lambda family, texts, num: MergedDraft(
+        [copying(texts), ModelDraft(family["noisy .01"])], num
+    ),
+}
+
+
 @pytest.mark.parametrize("prompt", [(31,), P9], ids=["one token", "P9"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("draft_len", [1, 2, 5, 8])
 def test_case_1_no_draft_and_no_length_changes_the_text(tiny, family, greedy, prompt, name, draft_len):
-    trace = play(tiny, ModelDraft(family[name]), prompt, draft_len=draft_len, max_new_tokens=30)
+    source = KINDS[name](family, texts_said_in_part(tiny), draft_len)
+    trace = play(tiny, source, prompt, draft_len=draft_len, max_new_tokens=30)
     assert said(trace) == greedy[prompt]
     assert ending(trace) == "length"
 
@@ -123,7 +151,7 @@ def test_case_5_a_stop_string_inside_a_block_ends_everything_at_its_token(words)
 @pytest.mark.parametrize("num", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", ["lookup", "self"])
 def test_case_6_no_more_tokens_than_asked_for(tiny, kind, num):
-    prompt, source = ((10, 0, 0, 0, 0), PromptLookup(2)) if kind == "lookup" else (P9, ModelDraft(tiny))
+    prompt, source = ((10, 0, 0, 0, 0), prompt_lookup(copy_len=3)) if kind == "lookup" else (P9, ModelDraft(tiny))
     trace = play(tiny, source, prompt, draft_len=3 if kind == "lookup" else 8, max_new_tokens=num)
     assert said(trace) == plain_greedy(tiny, prompt, num)
     assert ending(trace) == "length"
@@ -135,13 +163,13 @@ def test_case_6_no_more_tokens_than_asked_for(tiny, kind, num):
     ("prompt", "first"), [((1, 2, 3, 4), []), ((5,), []), (P9, [9, 10, 11])], ids=["no repeat", "one token", "P9"]
 )
 def test_case_7_lookup_drafts_what_it_finds_and_nothing_where_it_finds_nothing(tiny, prompt, first):
-    trace = play(tiny, PromptLookup(), prompt, draft_len=3)
+    trace = play(tiny, prompt_lookup(copy_len=3), prompt)
     assert said(trace) == plain_greedy(tiny, prompt, 24)
     assert [node.token_id for node in trace.steps("speculative")[0].nodes] == first
 
 
 def test_case_7_the_acceptance_of_a_run_with_nothing_drafted_is_unknown():
-    trace = play(script(range(1, 9), 10), PromptLookup(), [0], max_new_tokens=8)
+    trace = play(script(range(1, 9), 10), prompt_lookup(), [0], max_new_tokens=8)
     assert summarize(trace).drafted == 0
     assert summarize(trace).acceptance_rate is None
     assert summarize(trace).tokens_per_pass == 1
@@ -283,9 +311,9 @@ def test_case_32_a_merge_of_one_is_the_trace_of_the_draft_alone(tiny, family, na
 
 
 def test_two_drafts_share_the_budget_and_the_text_stays(tiny, family):
-    source = MergedDraft([ModelDraft(family["other"]), PromptLookup(), ModelDraft(family["noisy .01"])])
     for draft_len in (1, 2, 3, 7):
-        trace = play(tiny, source, draft_len=draft_len)
+        members = [ModelDraft(family["other"]), prompt_lookup(copy_len=draft_len), ModelDraft(family["noisy .01"])]
+        trace = play(tiny, MergedDraft(members), draft_len=draft_len)
         assert said(trace) == plain_greedy(tiny, P9, 24)
         assert max(step.num_drafted for step in trace.steps("speculative")) <= draft_len
 
@@ -354,16 +382,24 @@ TARGET_ROWS = rows_by_last(
     (0.4, 0.3, 0.2, 0.1), (0.1, 0.1, 0.1, 0.7), (0.25, 0.25, 0.5, 0.0), (0.0, 0.6, 0.0, 0.4)
 )
 DRAFT_ROWS = rows_by_last((0.1, 0.2, 0.3, 0.4), (0.4, 0.3, 0.2, 0.1))
+TEXTS = {"a": [1, 0, 2, 3, 1, 0, 3], "b": [0, 1, 1, 0, 0, 2], "c": [1, 0, 2, 1]}
 OTHER_ROWS = rows_by_last((0.3, 0.3, 0.0, 0.4))
 SOURCES = {
     "plain": lambda: None,
     "a model": lambda: ModelDraft(spoken(DRAFT_ROWS)),
-    "lookup": lambda: PromptLookup(2, 1),
+    "lookup": lambda: prompt_lookup(1),
+    "references": lambda: copying(TEXTS),
+    "references that match rarely": lambda: copying(TEXTS, min_match=3),
+    "references, one token at a time": lambda: copying(TEXTS, copy_len=1),
+    "corpus": lambda: copying(TEXTS, "corpus.sv", sources=("references",)),
+    "cascade": lambda: Cascade([copying(TEXTS, min_match=3), ModelDraft(spoken(DRAFT_ROWS))]),
+    "cascade, the model first": lambda: Cascade([ModelDraft(spoken(DRAFT_ROWS)), prompt_lookup(1)]),
+    "references and a model": lambda: MergedDraft([copying(TEXTS), ModelDraft(spoken(DRAFT_ROWS))]),
     "a tree of the best": lambda: Bushy(spoken(DRAFT_ROWS), 2, 2),
     "a tree without replacement": lambda: Bushy(spoken(DRAFT_ROWS), 2, 1, sampled=True),
     "two equal models": lambda: MergedDraft([ModelDraft(spoken(DRAFT_ROWS)) for _ in range(2)]),
     "two unlike models": lambda: MergedDraft([ModelDraft(spoken(DRAFT_ROWS)), ModelDraft(spoken(OTHER_ROWS))]),
-    "a copy and a model": lambda: MergedDraft([PromptLookup(2, 1), ModelDraft(spoken(DRAFT_ROWS))]),
+    "a copy and a model": lambda: MergedDraft([prompt_lookup(1), ModelDraft(spoken(DRAFT_ROWS))]),
     "a wider draft": lambda: ModelDraft(spoken(lambda context: (*DRAFT_ROWS(context), 5.0))),
     "a narrower draft": lambda: ModelDraft(spoken(rows_by_last((0.2, 0.3, 0.5)))),
     **{kind: lambda kind=kind: counted_source(kind, spoken(DRAFT_ROWS), [(0, 1), (1, 0)]) for kind in GUESSERS},

@@ -5,15 +5,17 @@ import statistics
 
 import pytest
 import torch
-from toys import P9, Bushy, Copies, fresh_cache, plain_greedy, play, scripted, settings, table
+from toys import P9, Bushy, Copies, fresh_cache, plain_greedy, play, said, scripted, settings, table
 from trace_makers import chain_step, node, step
 
-from specviz.config import MAX_DRAFT_LEN
+from specviz.config import MAX_DRAFT_LEN, RetrievalSettings
 from specviz.drafts import Observation
+from specviz.drafts.cascade import Cascade
 from specviz.drafts.length import FIRST_LEN, PROBE_EVERY, AutoLength, FixedLength
-from specviz.drafts.lookup import PromptLookup
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.retrieval import Retrieval, prompt_lookup
+from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.sampling import Sampler
 from specviz.theory import best_draft_len, measured_verify_ratio, speedup_factor
 from specviz.verify import TokenTree
@@ -48,19 +50,19 @@ def seen(emitted, tree=None):
     ids=str,
 )
 def test_lookup_copies_behind_the_latest_longest_match(text, budget, ids):
-    assert propose(begin(PromptLookup(), text), text, budget).token_ids == ids
+    assert propose(begin(prompt_lookup(2, 8), text), text, budget).token_ids == ids
 
 
 def test_lookup_finds_the_same_in_a_text_that_grew_step_by_step():
     grown = [1, 2, 3, 1, 2, 4, 3, 1, 2, 3, 1, 2, 4, 4, 1, 2, 3]
-    source = begin(PromptLookup(), grown[:1])
+    source = begin(prompt_lookup(2, 8), grown[:1])
     for end in range(1, len(grown) + 1):
-        whole = begin(PromptLookup(), grown[:end])
+        whole = begin(prompt_lookup(2, 8), grown[:end])
         assert propose(source, grown[:end]).token_ids == propose(whole, grown[:end]).token_ids
 
 
 def test_lookup_forgets_the_last_run():
-    source = begin(PromptLookup(), [1, 2, 3])
+    source = begin(prompt_lookup(2, 8), [1, 2, 3])
     propose(source, [1, 2, 3])
     assert propose(begin(source, [1, 2]), [1, 2]).token_ids == []
 
@@ -156,6 +158,18 @@ def test_a_merge_shares_the_budget_out_before_anything_is_drawn(budget, shares):
     tree = propose(begin(MergedDraft([Copies(chain) for chain in chains]), [0]), [0], budget)
     proposers = [proposal.proposer for proposal in tree.proposals]
     assert tuple(proposers.count(i) for i in range(3)) == shares
+
+
+def test_copies_have_a_length_of_their_own_beside_a_model_that_drafts(tiny, family):
+    text = [*P9, *plain_greedy(tiny, P9, 24)]
+    for beside, copied in ((Cascade, 9), (MergedDraft, 5)):
+        copies = Retrieval("references", [FixedTexts.of({"a": text})], RetrievalSettings(copy_len=9))
+        source = beside([copies, ModelDraft(family["other"])], 2)
+        trace = play(tiny, source, draft_len=2, max_new_tokens=20)
+        proposers = [[i for node in step.nodes for i in node.proposers] for step in trace.steps("speculative")]
+        assert max(step.count(0) for step in proposers) == copied
+        assert max(step.count(1) for step in proposers) <= 2
+        assert said(trace) == text[len(P9) :][:20]
 
 
 def test_a_merge_of_merges_names_every_source_once():

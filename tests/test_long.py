@@ -11,9 +11,9 @@ from test_real import Knowing, decoded, target  # noqa: F401  (a fixture)
 from toys import P9, Bushy, build, ending, loaded, mistral, noisy, other, plain_greedy, play, said, timeless, tiny
 from transformers import Qwen2Config
 
-from specviz.drafts.lookup import PromptLookup
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.retrieval import prompt_lookup
 from specviz.text import encode_prompt
 
 pytestmark = pytest.mark.long
@@ -33,7 +33,7 @@ TARGETS = {"llama": tiny, "sliding window": mistral, "qwen": qwen}
 def some_source(chance, model):
     """A draft of any kind, alone or merged with another."""
     kinds = [
-        lambda: PromptLookup(),
+        lambda: prompt_lookup(),
         lambda: ModelDraft(noisy(model, chance.choice([0.002, 0.005, 0.01, 0.03]))),
         lambda: ModelDraft(other()),
         lambda: Bushy(noisy(model, 0.01), chance.randint(1, 3), chance.randint(1, 4)),

@@ -59,6 +59,15 @@ def test_case_36_imported_totals_name_every_number_for_what_it_is():
     assert (counts + Counts(passes=1, emitted=1)).acceptance_rate is None, "unknown stays unknown in a sum"
 
 
+def test_a_pass_without_a_draft_is_counted_where_one_was_wanted():
+    found = [count_step(step(0, draft_len=n, nodes=(), sites=(site(ROOT),))).undrafted for n in (0, 4)]
+    assert found == [0, 1]
+    assert count_step(tree_step()).undrafted == 0
+    assert sum((count_step(tree_step()), Counts(undrafted=1)), Counts()).undrafted == 1
+    foreign = Counts.from_totals(passes=1, drafted=1, accepted_at=[1])
+    assert (foreign.undrafted, (foreign + Counts()).undrafted) == (None, None)
+
+
 def test_case_39_a_trees_path_tokens_and_nodes_are_three_numbers():
     counts = count_step(tree_step())
     assert (counts.accepted, counts.emitted, counts.drafted, counts.tested) == (2, 3, 7, 3)

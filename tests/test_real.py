@@ -12,8 +12,10 @@ import torch
 from toys import play, said
 
 from specviz import decode, models
-from specviz.config import RunConfig
-from specviz.drafts.lookup import PromptLookup
+from specviz.config import RetrievalSettings, RunConfig
+from specviz.drafts.cascade import Cascade
+from specviz.drafts.retrieval import Retrieval, prompt_lookup
+from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.metrics import summarize
 from specviz.models import catalog
 from specviz.run import make_source
@@ -144,6 +146,12 @@ def test_the_embedded_target_has_the_parameters_that_the_catalog_says(target):
     assert target.num_params == catalog.find(catalog.EMBEDDED).params
 
 
+def references(truth):
+    """A text that holds the answer with every ninth token wrong; a pass verifies up to 32 copies."""
+    text = [7 if i % 9 == 8 else token_id for i, token_id in enumerate(truth)]
+    return Retrieval("references", [FixedTexts.of({"said": text})], RetrievalSettings())
+
+
 def bundled(name, target):
     """As a run makes it, so that what is shipped is what is tested."""
     ready, reason = catalog.is_ready(catalog.find(name))
@@ -157,7 +165,9 @@ SOURCES = {
         name: (lambda target, *_, name=name: bundled(name, target), catalog.find(name).draft_len)
         for name in ("tiny", "pruned", "feature", "ngram", "recycle", "mix")
     },
-    "lookup": (lambda *_: PromptLookup(), 6),
+    "lookup": (lambda *_: prompt_lookup(), 6),
+    "references": (lambda _, __, truth: references(truth), 4),
+    "cascade": (lambda target, __, truth: Cascade([references(truth[:48]), bundled("tiny", target)], 2), 2),
     "chain": (lambda _, ids, truth: Knowing(truth, len(ids), width=1, sure=0.8), 7),
     "tree": (lambda _, ids, truth: Knowing(truth, len(ids), width=3, sure=0.8), 16),
 }

@@ -262,10 +262,12 @@ def test_a_draft_of_other_ids_among_several_is_refused(folders):
 @pytest.mark.parametrize(
     ("drafts", "tree", "says"),
     [
-        (("lookup",), "3,2,1,1", r"lookup can only draft a chain; leave the tree out"),
-        (("lookup", "head"), "auto", r"lookup and .*head can only draft a chain"),
+        (("head",), "auto", r".*head can only draft a chain; leave the tree out"),
+        (("head", "none", "head"), "2", r".*head and .*head can only draft a chain"),
         (("target counts",), "3,2,1,1", r"spreads its tree by itself; give auto or auto:N"),
-        (("lookup", "target mix"), "2", r"mix:.* spreads its tree by itself"),
+        (("head", "target mix"), "2", r"mix:.* spreads its tree by itself"),
+        (("lookup",), "3,2,1,1", r"lookup spreads its tree by itself"),
+        (("cascade:references,lookup",), "2", r"references spreads its tree by itself"),
     ],
 )
 def test_a_tree_that_no_draft_can_grow_is_refused_before_anything_is_loaded(folders, drafts, tree, says):

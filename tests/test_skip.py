@@ -7,9 +7,9 @@ from toys import P9, fresh_cache, mistral, plain_greedy, play, said, settings, t
 
 from specviz.decode import Surroundings, speculate
 from specviz.drafts import model as draft_model
-from specviz.drafts.lookup import PromptLookup
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.retrieval import prompt_lookup
 from specviz.drafts.skip import SkipDraft
 from specviz.models import first_layers
 from specviz.runner import Runner
@@ -46,7 +46,7 @@ def test_it_drafts_what_it_would_with_a_cache_of_its_own(target, prompt, tree, t
 
 def test_in_a_sliding_window_and_among_other_drafts_the_text_is_the_targets():
     target = mistral()
-    source = MergedDraft([skipping(target, "2,1", num_layers=1), PromptLookup(2, 1)])
+    source = MergedDraft([skipping(target, "2,1", num_layers=1), prompt_lookup()])
     assert said(play(target, source, tree="2,1", max_new_tokens=40)) == plain_greedy(target, P9, 40)
 
 

@@ -32,14 +32,14 @@ from specviz import decode, sampling, verify
 from specviz.decode import Surroundings, speculate
 from specviz.drafts import Observation
 from specviz.drafts import model as draft_model
-from specviz.drafts.lookup import PromptLookup
 from specviz.drafts.merge import MergedDraft
 from specviz.drafts.model import ModelDraft
+from specviz.drafts.retrieval import prompt_lookup
 from specviz.drafts.shape import PROBE_EVERY, SURE, AutoShape, Costs, Hope, Profile, affordable_nodes
 from specviz.metrics import summarize
 from specviz.runner import Runner
 from specviz.sampling import Sampler
-from specviz.trace import ROOT, Step
+from specviz.trace import ROOT, Origin, Step
 from specviz.verify import TokenTree
 
 TARGET_TIMES = [(1, 1.0), (8, 1.05), (16, 1.2), (32, 1.6), (64, 2.6)]
@@ -117,7 +117,7 @@ def test_no_level_lies_deeper_than_tokens_are_wanted(tiny, num_wanted):
 
 
 def test_a_copy_beside_a_profile_goes_no_deeper_than_it(tiny):
-    source = MergedDraft([tree_draft(tiny, "2,1"), PromptLookup(2, 1)])
+    source = MergedDraft([tree_draft(tiny, "2,1"), prompt_lookup()])
     trace = play(tiny, source, (1, 2, 3, 1, 2, 3, 1, 2, 3), tree="2,1", max_new_tokens=40)
     assert {node.depth for made in steps(trace) for node in made.nodes} == {1, 2}
 
@@ -177,7 +177,7 @@ def test_case_32_no_shape_of_the_tree_changes_the_text(tiny, family, greedy, tre
     source = {
         "one tree": drafts[0],
         "two trees": MergedDraft(drafts),
-        "three kinds": MergedDraft([drafts[0], PromptLookup(2, 1), tree_draft(family["other"], tree)]),
+        "three kinds": MergedDraft([drafts[0], prompt_lookup(), tree_draft(family["other"], tree)]),
     }[sources]
     assert said(play(tiny, source, tree=tree)) == greedy
 
@@ -236,7 +236,7 @@ def mixed(kinds):
     made = []
     for kind in kinds:
         tree, _, rows = kind.partition(" ")
-        made.append(PromptLookup(2, 1) if tree == "lookup" else tree_draft(spoken(ROWS[rows or "draft"]), tree))
+        made.append(prompt_lookup() if tree == "lookup" else tree_draft(spoken(ROWS[rows or "draft"]), tree))
     return made[0] if len(made) == 1 else MergedDraft(made)
 
 
@@ -335,7 +335,7 @@ def test_logits_behind_each_step_equal_a_fresh_forward_of_the_text(
 ):
     monkeypatch.setattr(decode, "Runner", Watched)
     monkeypatch.setattr(Watched, "made", [])
-    drafts = [tree_draft(family["noisy .01"], "3,2,1"), tree_draft(family["noisy .005"], "3,2,1"), PromptLookup()]
+    drafts = [tree_draft(family[name], "3,2,1") for name in ("noisy .01", "noisy .005")] + [prompt_lookup(2)]
     source = {"profile": drafts[0], "auto": tree_draft(family["noisy .01"], "auto"), "three": MergedDraft(drafts)}
     config = settings(tree="3,2,1" if sources != "auto" else "auto", temperature=temperature)
     text = list(P9)
@@ -501,10 +501,11 @@ def test_a_cut_keeps_all_proposals_down_to_its_depth_in_their_order():
     made = TokenTree()
     row = torch.full((9,), 1 / 9)
     for token_id, parent in ((1, ROOT), (2, ROOT), (3, 0), (1, ROOT), (4, 1), (5, 2)):
-        made.add(token_id, parent, row)
+        made.add(token_id, parent, row, origin=Origin("a", token_id, 1))
     cut = made.cut(2)
     assert (cut.token_ids, cut.parents) == ([1, 2, 3, 4], [ROOT, ROOT, 0, 1])
     assert [p.node for p in cut.proposals] == [0, 1, 2, 0, 3]
+    assert [p.origin.offset for p in cut.proposals] == [1, 2, 3, 1, 4], "a copy still says where it stood"
     assert made.cut(3) is made
     assert len(made.cut(0)) == 0
 

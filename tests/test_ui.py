@@ -29,7 +29,7 @@ from specviz.models import catalog, hub
 from specviz.models.catalog import BLANK, EMBEDDED
 from specviz.run import prepare
 from specviz.trace import Trace, event_from_json
-from specviz.ui import controls, gpu, presets, recordings
+from specviz.ui import controls, gpu, presets, recordings, serve
 from specviz.ui.api import Api
 from specviz.ui.journal import MAX_RUNS, MAX_STOPS, Journal
 from specviz.ui.keep import MAX_CHARS, MAX_CHARS_OPEN, Keep
@@ -151,7 +151,8 @@ EVERYTHING = {
     "draft_name": "", "draft_len": 7, "auto": False, "temperature": 0.65, "max_new_tokens": 40,
     "seed": "2147483647",
     "top_k": 50, "top_p": 0.9, "repetition_penalty": 1.1, "min_new_tokens": 3, "stop": "a\nb", "ignore_eos": True,
-    "raw": True, "baseline": False, "dtype": "float32", "numerics": "fast",
+    "raw": True, "baseline": False, "dtype": "float32", "numerics": "fast", "min_match": 3, "copy_len": 9,
+    "copy_references": True, "copy_prompt": False, "copy_output": True,
     "more_drafts": ["small", "lookup"], "tree": "3,2,1", "rule": "naive",
 }  # fmt: skip
 
@@ -271,6 +272,26 @@ def test_a_visitor_may_not_name_a_model_outside_the_offer():
     with pytest.raises(ModelError, match="not offered"):
         list(runs.batches({"prompt": "x", "target": "org/model"}, record))
     assert deltas(Runs(FakeEngine().prepare), target_name="org/model")[1][-1]["phase"] == "done"
+
+
+def test_a_corpus_is_offered_by_its_name_and_its_place_stays_here():
+    shown = from_catalog(corpora=["/srv/data/law.sv"])
+    assert ("law.sv: a corpus to copy from", "law.sv") in shown.drafts
+    assert "/srv" not in repr(shown.drafts) + repr(shown.names)
+    engine = FakeEngine()
+    runs = Runs(engine.prepare, names=shown.names, corpora=shown.corpora)
+    assert deltas(runs, draft="law.sv")[1][-1]["phase"] == "done"
+    assert engine.configs[-1].drafts == ("/srv/data/law.sv",)
+    assert deltas(runs, draft="/srv/data/law.sv")[1][-1]["phase"] == "error"
+
+
+def test_only_a_file_that_may_be_a_corpus_can_be_offered(tmp_path, capsys):
+    (tmp_path / "law.sv").write_bytes(b"")
+    assert serve._parse(["--corpus", str(tmp_path / "law.sv")]).corpus == [str(tmp_path / "law.sv")]
+    for place in (tmp_path / "absent.sv", tmp_path):
+        with pytest.raises(SystemExit):
+            serve._parse(["--corpus", str(place)])
+        assert "is no corpus" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_under_the_naive_rule_the_chance_of_a_token_is_the_targets_own():
     ],
 )
 def test_settings_of_a_strange_trace_are_numbers_or_nothing(config):
-    shown = start_of(config, "imported")["config"]
+    shown = start_of(Trace(config=config), "imported")["config"]
     assert isinstance(shown["prompt"], str)
     assert shown["temperature"] is None
     assert shown["draft_len"] in (None, "auto")

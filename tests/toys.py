@@ -319,3 +319,9 @@ def fresh_cache(model: LoadedModel, token_ids: Sequence[int]) -> list[torch.Tens
     runner = Runner(model)
     runner.prefill(token_ids)
     return runner.cache.stored(range(len(token_ids)))
+
+
+def texts_said_in_part(target: LoadedModel) -> dict[str, list[int]]:
+    """References for P9: one that the target says for a while, one from which it goes astray and back."""
+    right = plain_greedy(target, P9, 24)
+    return {"right": [*P9, *right[:12], 3, 4], "astray": [*P9, *right[:4], 1, *right[5:9], 2, *right[9:]]}

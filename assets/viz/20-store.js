@@ -15,6 +15,7 @@ class Run {
     this.theory = null;
     this.pieces = new Map();
     this.started = {};
+    this.copies = new Copies();
     this.finished = {};
     this.settings = null; // of the controls when it was asked for, or came on view
     this.steps = { speculative: [], baseline: [] };
@@ -46,6 +47,7 @@ class Run {
     this.note = delta.note;
     for (const part of ["start", "end", "theory"]) if (delta[part]) this[part] = delta[part];
     for (const [id, piece] of Object.entries(delta.pieces)) this.pieces.set(Number(id), piece);
+    this.copies.sources.push(...(delta.sources ?? []));
     for (const event of delta.events) {
       if (event.kind === "started") this.started[event.lane] = event;
       else if (event.kind === "finished") this.finished[event.lane] = event;
@@ -60,6 +62,7 @@ class Run {
     step.numAccepted = step.drafted.filter((chip) => chip.kind === "accepted").length;
     this.steps[step.lane].push(step);
     this.course.push(step);
+    this.copies.add(step);
   }
 
   get duration() {

@@ -115,7 +115,7 @@ class Tools {
   async save(what) {
     this.view.complain("");
     try {
-      const file = await answered(this.ask.export({ run: this.view.run.id, what }));
+      const file = await answered(this.ask.export({ run: this.view.run.id, what, references: this.view.references.whole.checked }));
       if (file?.text) saveAs(file.name, file.type, file.text);
       else this.view.complain(file?.error ?? "The server no longer keeps this run, so there is nothing to save.");
     } catch {

@@ -86,7 +86,8 @@ function runFacts(run) {
   const started = run.started.speculative ?? run.started.baseline;
   const config = run.start?.config;
   if (!started || !config) return "";
-  const shape = config.tree ? `tree ${config.tree}` : `γ ${config.draft_len ?? NA}`;
+  const length = config.copy_len ? `copy length ${config.copy_len}` : `γ ${config.draft_len ?? NA}`;
+  const shape = config.tree ? `tree ${config.tree}` : length;
   const rule = config.rule === "naive" ? "naive rule, for teaching" : "standard rule";
   const facts = [`temperature ${config.temperature ?? NA}`, shape, rule, `seed ${started.seed}`];
   return `${facts.join(", ")}, ${started.dtype} on ${started.device}`;

@@ -64,6 +64,7 @@ class Plots {
     for (const plot of this.plots) {
       const data = plot.figure.data.map((trace) => coloured({ ...trace, ...series(this.run, trace.meta, this.time) }, colour));
       const layout = themed(plot.figure.layout, colour);
+      thinned(layout.xaxis, data);
       for (const axis of ["xaxis", "yaxis"]) {
         this.room(layout, axis, data, plot);
         if (plot.zoom?.run === this.run.id && plot.zoom[axis]) layout[axis] = { ...layout[axis], range: plot.zoom[axis], autorange: false };
@@ -114,6 +115,12 @@ function niceAbove(value) {
   if (!(value > 0)) return 1;
   const scale = 10 ** Math.floor(Math.log10(value));
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step * scale >= value) * scale;
+}
+
+/** Whole numbers along an axis: every fourth where all of them could not be read. */
+function thinned(axis, data) {
+  const most = Math.max(0, ...data.flatMap((trace) => trace.x ?? []).filter(Number.isFinite));
+  if (axis?.dtick === 1 && most > 14) axis.dtick = 4;
 }
 
 function coloured(trace, colour) {

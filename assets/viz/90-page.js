@@ -21,6 +21,7 @@ class View {
     this.deltas = new Deltas(this, ask);
     this.keys = new Keys(this);
     this.tools = new Tools(this, ask, still.max_file_chars);
+    this.references = new References(this, ask);
     this.alert = new Alert();
     this.status = el("p", { class: "sv-status", role: "status", "aria-live": "polite" });
     this.say = atMostEvery(3000, () => this.announce());
@@ -37,6 +38,7 @@ class View {
       legend(),
       this.lanes.speculative.root,
       this.lanes.baseline.root,
+      this.references.root,
       this.transport.root,
       this.detail.root,
       this.numbers.root,
@@ -46,6 +48,7 @@ class View {
       this.tools.link
     );
     this.transport.label.before(toggles(this.root));
+    this.references.place(this.detail, this.tools);
     this.drawNothing();
     this.root.tabIndex = -1;
     this.root.addEventListener("sv-pick", (event) => {
@@ -166,6 +169,7 @@ class View {
     this.plots.show(run, time);
     this.onView.show(run);
     this.tools.show(run);
+    this.references.show(run, time);
     this.showDetail();
   }
 
@@ -176,7 +180,10 @@ class View {
       this.detailed = token;
       this.root.querySelectorAll(".c.chosen").forEach((node) => node.classList.remove("chosen"));
       if (token) this.nodeOf(token)?.classList.add("chosen");
+      this.references.tell(token);
     }
+    const looked = this.hovered ?? this.pinned;
+    this.references.light(looked, looked === this.pinned);
   }
 
   nodeOf({ step, index }) {
@@ -246,6 +253,10 @@ const view = new View(element.querySelector(".sv"), still, server);
 view.root.svView = view;
 if (window.svSettings) view.settings(window.svSettings);
 setInterval(() => view.deltas.check(), 1000);
+whenThere(".sv-library", 1, () => {
+  const beside = document.querySelector(".sv-library");
+  beside.svLibrary = new Library(beside, server, still.sets, still.max_reference_bytes);
+});
 whenThere("#progress", 1, () => new Waiting(document.getElementById("progress"), () => view.refused()));
 const hear = () => {
   try {

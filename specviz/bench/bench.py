@@ -12,7 +12,9 @@ from typing import Any, Protocol
 from specviz import models, run
 from specviz.bench.prompts import PROMPTS
 from specviz.bench.rounds import Spread
-from specviz.config import RunConfig
+from specviz.config import CASCADE, REFERENCES, RunConfig, copies
+from specviz.drafts.retrieval.library import Shelf
+from specviz.drafts.retrieval.sets import ReferenceSet, load_sets
 from specviz.models import LoadedModel, catalog
 from specviz.trace import Event, Trace
 
@@ -30,7 +32,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Row:
-    """One measured number. `unit` is "ms", "tokens/s", "×", "%" (a share of 1) or "" for a plain number."""
+    """One measured number. `unit` is "s", "ms", "tokens/s", "×", "%" (a share of 1) or "" for a plain number."""
 
     section: str
     name: str
@@ -68,9 +70,11 @@ class Bench:
     target: str = catalog.EMBEDDED
     drafts: Sequence[str] = field(default_factory=_default_drafts)
     prompts: Sequence[str] = PROMPTS
-    prepare: Callable[[RunConfig], _Run] = run.prepare
+    prepare: Callable[..., _Run] = run.prepare
     load: Callable[..., LoadedModel] = models.load
     load_plain: Callable[[str], tuple[Any, Any]] = models.load_plain
+    sets: Sequence[ReferenceSet] = field(default_factory=load_sets)
+    load_tokenizer: Callable[[str], Any] = models.load_tokenizer
 
     @property
     def num_rounds(self) -> int:
@@ -82,13 +86,29 @@ class Bench:
         return self.length or (40 if self.quick else 128)
 
     @property
+    def copying_cascade(self) -> str:
+        """Copies from references, and the first other draft where nothing matches; "" for a quick run."""
+        first = next((name for name in self.drafts if not copies(name)), "")
+        return f"{CASCADE}{REFERENCES},{first}" if first and not self.quick else ""
+
+    @property
+    def num_tokens_cited(self) -> int:
+        """The most of an answer that leans on a reference; it may end before."""
+        return 64 if self.quick else 128
+
+    @property
     def chosen_prompts(self) -> Sequence[str]:
         return self.prompts[:2] if self.quick else self.prompts
 
     def decode(self, prompt: str, **settings: Any) -> Trace:
         """The whole trace of one run; seed 0 and no end before `num_tokens` unless the settings say otherwise."""
+        return self.decode_with(None, prompt, **settings)
+
+    def decode_with(self, shelf: Shelf | None, prompt: str, **settings: Any) -> Trace:
+        """The same with the references on a shelf, where there is one."""
         usual = {"target": self.target, "max_new_tokens": self.num_tokens, "ignore_eos": True, "seed": 0}
-        prepared = self.prepare(RunConfig(prompt=prompt, **{**usual, **settings}))
+        more = {"shelf": shelf} if shelf else {}
+        prepared = self.prepare(RunConfig(prompt=prompt, **{**usual, **settings}), **more)
         consume(prepared.events())
         return prepared.trace
 

@@ -6,14 +6,17 @@ know how anything is measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from specviz.bench import drafts, engine
 from specviz.bench.bench import Bench, Row
 from specviz.bench.machine import machine
+from specviz.bench.retrieval import retrieval
+from specviz.bench.searching import searching
 from specviz.bench.trees import trees
+from specviz.errors import ConfigError
 from specviz.run import versions
 
 Section = Callable[[Bench], Iterator[Row]]
@@ -24,6 +27,8 @@ SECTIONS: dict[str, Section] = {
     "pass times": engine.pass_times,
     "drafts": drafts.gains,
     "trees": trees,
+    "retrieval": retrieval,
+    "searching": searching,
 }
 TITLES = {
     "bookkeeping": "Step time outside draft and verify, full trace kept",
@@ -32,6 +37,8 @@ TITLES = {
     "pass times": "One target pass by block size",
     "drafts": "Drafts against plain decoding, raced step by step",
     "trees": "Chain, trees, several drafts and both rules, in turn",
+    "retrieval": "Copying from references, against plain decoding and prompt lookup, in turn",
+    "searching": "Searching for copies, on one core",
 }
 _BUSY = 0.5
 
@@ -58,6 +65,18 @@ def measure(
     return {"machine": measured_on, "versions": versions(), "quick": bench.quick, **pair, "rows": rows}
 
 
+def choose(names: Sequence[str] | None) -> dict[str, Section]:
+    """The sections of these names in the order of the report; all without any.
+
+    Raises:
+        ConfigError: a name that there is not.
+    """
+    for name in names or ():
+        if name not in SECTIONS:
+            raise ConfigError(f"The bench has no section {name!r}; it has {', '.join(SECTIONS)}.")
+    return {name: section for name, section in SECTIONS.items() if not names or name in names}
+
+
 def format_report(report: Mapping[str, Any]) -> str:
     """The report as a table: median, range, number of values, goal."""
     lines = [*_head(report)]
@@ -81,7 +100,7 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _line(row: Mapping[str, Any], width: int) -> str:
     median, low, high = (_value(row[key], row["unit"]) for key in ("median", "low", "high"))
-    unit = f" {row['unit']}" if row["unit"] in ("ms", "tokens/s") else ""
+    unit = f" {row['unit']}" if row["unit"] in ("s", "ms", "tokens/s") else ""
     goal = ""
     if row["goal"]:
         sign = "≤" if row["goal"]["at_most"] else "≥"
@@ -97,6 +116,8 @@ def _value(value: float, unit: str) -> str:
             return f"{value:.1%}"
         case "×":
             return f"{value:.2f}×"
+        case "ms" if abs(value) < 1:
+            return f"{value:.3f}"
         case "ms" | "tokens/s":
             return f"{value:.1f}"
     return f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""The commands `bench` and `distill`: long jobs that report how far they are.
+"""The commands `bench`, `distill` and `index`: long jobs that report how far they are.
 
 Owns: their options, progress and last words in a terminal. Must not know how the jobs work.
 """
@@ -12,34 +12,47 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.cli.files import OutputFile
 from specviz.cli.options import Options
+from specviz.cli.paint import one_line
 from specviz.cli.status import Status
 from specviz.cli.summary import UNKNOWN
+from specviz.config import CORPUS_SUFFIX
+from specviz.errors import ConfigError
 
 if TYPE_CHECKING:
     from specviz.distill import Report
 
 
 def bench(options: Options) -> int:
-    """Measure, print the table, keep the JSON."""
+    """Measure, print the table, keep it and the JSON."""
     if options.by_category:
         return _bench_by_category(options)
+    if options.retrieval:
+        return _bench_retrieval(options)
     if options.trees:
         return _bench_trees(options)
     out = OutputFile(options.out, "--out") if options.out is not None else None
-    from specviz.bench import format_report, measure  # late: it imports torch
+    table_file = OutputFile(options.table, "--table") if options.table is not None else None
+    from specviz.bench import choose, format_report, measure  # late: it imports torch
+
+    sections = choose(options.section)
 
     status = Status(sys.stderr)
     try:
-        report = measure(quick=options.quick, say=status.show)
+        report = measure(quick=options.quick, say=status.show, sections=sections)
     finally:
         status.clear()
-    print(format_report(report))
-    return _keep(report, out) if out else 0
+    table = format_report(report)
+    print(table)
+    kept = [_keep(table + "\n", table_file)] if table_file else []
+    if out:
+        kept.append(_keep(json.dumps(report, indent=1, allow_nan=False) + "\n", out))
+    return max(kept, default=0)
 
 
-def _keep(report: dict[str, Any], out: OutputFile) -> int:
+def _keep(text: str, out: OutputFile) -> int:
+    """Write results; 1 where that failed, which is said."""
     try:
-        out.write(json.dumps(report, indent=1, allow_nan=False) + "\n")
+        out.write(text)
     except OSError as error:
         print(f"specviz: The results could not be written to {out.name!r}: {error.strerror}.", file=sys.stderr)
         return 1
@@ -91,6 +104,20 @@ def _bench_by_category(options: Options) -> int:
     return 0
 
 
+def _bench_retrieval(options: Options) -> int:
+    """Measure copying; the results are kept when all is done."""
+    from specviz.bench import measure_retrieval
+
+    bench, folder = _chosen(options)
+    status = Status(sys.stderr)
+    try:
+        report = measure_retrieval(bench, folder, say=status.show)
+    finally:
+        status.clear()
+    print(report["table"], end="")
+    return 0
+
+
 def distill(options: Options) -> int:
     """Train a draft and say where it is."""
     from specviz.distill import DistillSettings
@@ -117,6 +144,27 @@ def distill(options: Options) -> int:
     measured = result.agreement
     rate = f"{measured.rate:.1%}" if measured.num_positions else UNKNOWN
     print(f"{result.out}: agrees with the target on {rate} of tokens it never saw; see its README.md.")
+    return 0
+
+
+def index(options: Options) -> int:
+    """Make a corpus and say what is in it, and what is not."""
+    if not options.out.endswith(CORPUS_SUFFIX):
+        raise ConfigError(f"--out {options.out!r} must end in {CORPUS_SUFFIX}, so that --draft knows what it is.")
+    OutputFile(options.out, "--out")
+    from specviz import models  # late: it imports torch
+    from specviz.drafts.retrieval import corpus
+
+    status = Status(sys.stderr)
+    try:
+        tokenizer = models.load_tokenizer(options.target or models.default_target())
+        built = corpus.build(options.folder, options.out, tokenizer, status.update)
+    finally:
+        status.clear()
+    for complaint in built.complaints:
+        print(one_line(f"specviz: {complaint}"), file=sys.stderr)
+    seconds = f"{built.tokenize_s:.1f} s for reading, {built.index_s:.1f} s for sorting"
+    print(one_line(f"{options.out}: {built.num_texts:,} texts, {built.num_tokens:,} tokens; {seconds}."))
     return 0
 
 

@@ -67,6 +67,10 @@ def _dispatch(parsed: options.Options, prepare: Prepare | None) -> int:
             from specviz.cli.listing import list_models
 
             return list_models(parsed)
+        case "index":
+            from specviz.cli.jobs import index
+
+            return index(parsed)
         case "bench":
             from specviz.cli.jobs import bench
 

@@ -13,7 +13,15 @@ from typing import Any, NoReturn
 
 import specviz
 from specviz.cli.files import read_prompt
-from specviz.config import DTYPES, MAX_DRAFT_LEN, MAX_TREE_NODES, NUMERICS, RunConfig
+from specviz.config import (
+    COPY_SOURCES,
+    DTYPES,
+    MAX_DRAFT_LEN,
+    MAX_REFERENCES,
+    MAX_TREE_NODES,
+    NUMERICS,
+    RunConfig,
+)
 from specviz.errors import ConfigError
 
 Options = argparse.Namespace
@@ -39,9 +47,10 @@ def run_config(options: Options) -> RunConfig:
     given = {name: value for name, value in vars(options).items() if name in _SETTINGS}
     if options.prompt_file is not None:
         given["prompt"] = read_prompt(options.prompt_file)
-    for name in ("drafts", "stop"):
+    given["references"] = [*given.get("references", ()), *given.get("prompt_references", ())]
+    for name in ("drafts", "stop", "references", "prompt_references", "copy_sources"):
         if name in given:
-            given[name] = tuple(given[name])
+            given[name] = tuple(dict.fromkeys(given[name]) if name == "references" else given[name])
     return RunConfig(**given)
 
 
@@ -66,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands.add_parser("run", help="decode a prompt with a draft, beside plain decoding"))
     _add_replay(commands.add_parser("replay", help="show a recorded run; needs no model"))
     _add_models(commands.add_parser("models", help="list the targets and drafts that can be named"))
+    _add_index(commands.add_parser("index", help="make a folder of texts a corpus to copy from"))
     _add_bench(commands.add_parser("bench", help="measure speeds and overheads on this machine"))
     _add_distill(commands.add_parser("distill", help="train a small draft on what a target writes"))
     return parser
@@ -82,10 +92,15 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--prompt-file", metavar="FILE", help="read the prompt from a UTF-8 file; one final line end is dropped"
     )
     _add_models_of_run(parser)
+    _add_copying(parser)
     _add_sampling(parser)
     _add_lengths(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--trace", metavar="FILE", help="keep the run as a trace, to replay or to publish")
+    output.add_argument(
+        "--include-references", action="store_true",
+        help="keep the whole references in the trace, not only what was copied from them",
+    )  # fmt: skip
     output.add_argument("--json", action="store_true", help="print one JSON object instead of tokens and table")
 
 
@@ -99,14 +114,15 @@ def _add_models_of_run(parser: argparse.ArgumentParser) -> None:
     names = "a catalog name (see: models), Hub id, folder or .gguf file"
     _setting(group, "--target", f"the model whose text you get: {names}", metavar="T")
     _setting(
-        group, "--draft", f"who proposes tokens: {names}, lookup (copies from the text so far), "
-        "mix:FOLDER (counts of your own, see: distill --kind ngram), or none; "
-        "given again, several drafts share one token tree",
+        group, "--draft", f"who proposes tokens: {names}, none, lookup (copies from the text so far), references, "
+        "a corpus file (see: index), mix:FOLDER (counts of your own, see: distill --kind ngram), or cascade:A,B "
+        "(A, and B where A has nothing to say); given again, several drafts share one token tree",
         metavar="D", dest="drafts", action="append",
     )  # fmt: skip
     _setting(
-        group, "--draft-len", f"draft length γ: tokens drafted per pass, 1 to {MAX_DRAFT_LEN}, or auto "
-        "(default: what suits the draft)", metavar="N|auto", type=_whole,
+        group, "--draft-len", f"draft length γ: tokens that a model drafts per pass, 1 to {MAX_DRAFT_LEN}, or "
+        "auto (default: what suits the draft); copies have a length of their own",
+        metavar="N|auto", type=_whole,
     )  # fmt: skip
     _setting(
         group, "--tree", "draft a tree instead of a chain: children per level, as in 3,2,1,1, or auto[:N], which "
@@ -122,6 +138,31 @@ def _add_models_of_run(parser: argparse.ArgumentParser) -> None:
     _setting(
         group, "--numerics", f"{' or '.join(NUMERICS)}: whether a block of tokens must give the same bits as "
         "single tokens (CPU, bfloat16), or may differ by rounding", metavar="N",
+    )  # fmt: skip
+
+
+def _add_copying(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("copying (the drafts references, lookup and corpus files)")
+    kinds = "txt, md, html, pdf or source code"
+    _setting(
+        group, "--reference", f"a text to copy from: {kinds}; up to {MAX_REFERENCES}", metavar="FILE",
+        dest="references", action="append",
+    )  # fmt: skip
+    _setting(
+        group, "--prompt-reference", "the same, and the text stands before the prompt, too", metavar="FILE",
+        dest="prompt_references", action="append",
+    )  # fmt: skip
+    _setting(
+        group, "--min-match", f"tokens that must agree before a copy (default {_DEFAULTS.min_match})",
+        metavar="N", type=_whole,
+    )  # fmt: skip
+    _setting(
+        group, "--copy-len", f"tokens that are copied per pass, 1 to {MAX_DRAFT_LEN}, or auto: more behind copies "
+        "that were accepted, fewer behind others (the default)", metavar="N|auto", type=_whole,
+    )  # fmt: skip
+    _setting(
+        group, "--copy-from", f"copy from nothing else than {', '.join(COPY_SOURCES)}; may be given again",
+        metavar="S", dest="copy_sources", action="append",
     )  # fmt: skip
 
 
@@ -163,17 +204,31 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def _add_index(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Read every text below a folder (txt, md, html, pdf, source code; hidden files and links left out) and "
+        "write one file that drafts can copy from: run --draft corpus.sv. It belongs to the target's tokenizer."
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="where the texts are")
+    parser.add_argument("--out", metavar="FILE", required=True, help="the corpus; its name ends in .sv")
+    parser.add_argument("--target", metavar="T", default="", help="the model whose tokens the texts become")
+
+
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure this machine: bookkeeping per step, plain decoding against transformers, exact against fast "
-        "numerics, pass times, and what each draft gains. Medians with ranges; run it on a quiet machine."
+        "numerics, pass times, what each draft gains, and copying. Medians with ranges; run it on a quiet machine."
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="fewer and shorter runs, under two minutes")
-    add("--out", metavar="FILE", help="keep the results as JSON; with --by-category or --trees a folder "
-        "(assets/results)")  # fmt: skip
+    add("--out", metavar="FILE", help="keep the results as JSON; with --by-category, --trees or --retrieval a "
+        "folder (assets/results)")  # fmt: skip
+    add("--section", metavar="S", action="append", help="only this section; may be given again")
+    add("--table", metavar="FILE", help="keep the table as text")
     add("--trees", action="store_true", help="chains, trees, several drafts and both rules in turn, at "
         "temperatures 0 and 1; at most six minutes")  # fmt: skip
+    add("--retrieval", action="store_true", help="copying over the bundled references, in turn with plain "
+        "decoding and the prompt lookup of transformers, and the search for copies; some six minutes")  # fmt: skip
     add("--by-category", action="store_true", help="race drafts over the bundled prompts, at temperatures "
         "0 and 1; some 15 minutes a draft; killed and started again, it goes on")  # fmt: skip
     add("--drafts", metavar="A,B", type=_names, default=argparse.SUPPRESS, help="with --by-category: which "

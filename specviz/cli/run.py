@@ -72,13 +72,16 @@ def run(options: Options, prepare: Prepare | None = None) -> int:
     finally:
         status.clear()
     status.release()
+    for warning in prepared.warnings:
+        print(one_line(f"specviz: {warning}"), file=sys.stderr)
     is_kept = True
     with interrupt.caught():
         try:
             _watch(prepared, options.json, status)
         finally:  # also where the reader of our output left, or a bug struck
             interrupt.ignore()
-            is_kept = _keep(prepared.trace, trace_file)
+            kept = prepared.trace if options.include_references else prepared.trace.without_texts()
+            is_kept = _keep(kept, trace_file)
     _report(prepared.trace, options.json)
     return _ending(prepared.trace, interrupt, trace_file if is_kept else None, is_kept)
 

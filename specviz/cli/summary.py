@@ -9,6 +9,7 @@ import unicodedata
 from typing import Any
 
 from specviz.cli.paint import one_line
+from specviz.config import CASCADE, copies
 from specviz.metrics import Summary, summarize
 from specviz.metrics.summary import tally_trace
 from specviz.text import Detokenizer
@@ -17,12 +18,13 @@ from specviz.view.verdict import closing_note, verdict
 
 JSON_KEYS = (
     "target", "draft", "draft_len", "tree", "rule", "dtype", "device", "seed", "prompt_tokens", "tokens", "passes",
-    "drafted", "tested", "accepted", "acceptance_rate", "overlap", "draft_yield", "tokens_per_pass", "prefill_s",
-    "draft_s", "verify_s", "total_s", "tokens_per_s", "baseline_tokens_per_s", "speedup", "predicted_speedup",
-    "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference", "proposers", "text",
-    "token_ids",
+    "undrafted", "drafted", "tested", "accepted", "acceptance_rate", "overlap", "draft_yield", "tokens_per_pass",
+    "prefill_s", "draft_s", "verify_s", "total_s", "tokens_per_s", "baseline_tokens_per_s", "speedup",
+    "predicted_speedup", "draft_target_ratio", "verify_ratio", "stop_reason", "identical", "first_difference",
+    "proposers", "copied", "text", "token_ids",
 )  # fmt: skip
 UNKNOWN = "n/a"
+MAX_SOURCES_SHOWN = 6
 
 
 def main_lane(trace: Trace) -> Lane:
@@ -58,8 +60,18 @@ def header(started: RunStarted, config: dict[str, Any]) -> str:
 
 
 def _drafting(config: dict[str, Any]) -> list[str]:
-    shape = f"tree {config['tree']}" if config.get("tree") else f"draft length γ {config.get('draft_len')}"
-    return [shape, "naive rule (for teaching)"] if config.get("rule") == "naive" else [shape]
+    shape = [f"tree {config['tree']}"] if config.get("tree") else _lengths(config)
+    return [*shape, "naive rule (for teaching)"] if config.get("rule") == "naive" else shape
+
+
+def _lengths(config: dict[str, Any]) -> list[str]:
+    """How much is drafted at once: γ for what draws its tokens, a length of its own for what copies them."""
+    named = [f"draft length γ {config.get('draft_len')}"]
+    names = config.get("drafts")
+    copying = [isinstance(name, str) and copies(name) for name in names] if isinstance(names, list) else []
+    only = all(copying) and not any(str(name).startswith(CASCADE) for name in names or [])
+    length = [f"copy length {config.get('copy_len')}"] if any(copying) else []
+    return length if only and length else [*named, *length]
 
 
 def table(trace: Trace) -> str:
@@ -96,7 +108,19 @@ def _rates(numbers: Summary) -> list[tuple[str, str]]:
         f"{_plain(numbers.tokens_per_pass)}  {numbers.tokens} tokens in {numbers.passes} passes; "
         "plain decoding gives 1.00",
     )
-    return [*(drafting if numbers.draft not in (None, "none") else []), per_pass]
+    copied = [("copied", _copied(numbers))] if numbers.copied else []
+    if numbers.undrafted:
+        copied.append(
+            ("no draft", f"in {numbers.undrafted} of {numbers.passes} passes: nobody had anything to say")
+        )
+    return [*(drafting if numbers.draft not in (None, "none") else []), *copied, per_pass]
+
+
+def _copied(numbers: Summary) -> str:
+    """Accepted of drafted copies, source by source."""
+    parts = [f"{tally.accepted} of {tally.drafted} from {tally.source}" for tally in numbers.copied]
+    more = [f"and {len(parts) - MAX_SOURCES_SHOWN:,} sources more"] if len(parts) > MAX_SOURCES_SHOWN else []
+    return one_line(", ".join([*parts[:MAX_SOURCES_SHOWN], *more]))
 
 
 def _proposers(numbers: Summary) -> list[tuple[str, str]]:

@@ -82,3 +82,15 @@ class SharesCache(Protocol):
 
     def share(self, cache: TreeCache) -> None:
         """Told once before `start`: the cache of the lane's target. Its committed slots are to be left alone."""
+
+
+@runtime_checkable
+class Copying(Protocol):
+    """A source that copies: up to `most_copied` tokens a step, whatever the draft length is."""
+
+    most_copied: int
+
+
+def most_copied(source: DraftSource) -> int:
+    """Tokens that a source may copy in a step; 0 for one that draws what it drafts, which costs time."""
+    return source.most_copied if isinstance(source, Copying) else 0

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specviz.drafts import DraftSource, Observation, ReadsPrompt, SharesCache
+from specviz.config import MAX_TREE_NODES
+from specviz.drafts import DraftSource, Observation, ReadsPrompt, SharesCache, most_copied
 from specviz.runner.cache import TreeCache
 from specviz.sampling import Sampler
 from specviz.verify import ROOT, TokenTree
@@ -27,17 +28,23 @@ def merge_trees(trees: Sequence[TokenTree], proposer_offsets: Sequence[int]) -> 
         for proposal in tree.proposals:
             parent = places[tree.parents[proposal.node]]
             token_id = tree.token_ids[proposal.node]
+            proposer = offset + proposal.proposer
             places[proposal.node] = merged.add(
-                token_id, parent, proposal.row, offset + proposal.proposer, proposal.shown
+                token_id, parent, proposal.row, proposer, proposal.shown, proposal.origin
             )
     return merged
 
 
 class MergedDraft:
-    """2 or more sources that propose in the same step; the budget is shared out among them."""
+    """2 or more sources that propose in the same step; the budget is shared out among them.
 
-    def __init__(self, sources: Sequence[DraftSource]) -> None:
+    `draft_len` is the most that a member drafts that does not copy.
+    """
+
+    def __init__(self, sources: Sequence[DraftSource], draft_len: int = MAX_TREE_NODES) -> None:
         self.sources = tuple(sources)
+        self._limits = [most_copied(source) or draft_len for source in sources]
+        self.most_copied = max(most_copied(source) for source in sources)
         self.names = tuple(name for source in sources for name in source.names)
         self.wants_hidden = any(source.wants_hidden for source in sources)
         sizes = [len(source.names) for source in sources]
@@ -51,8 +58,10 @@ class MergedDraft:
         # Each takes a share of what those before it left: that depends on earlier draws alone, as the rule asks,
         # and nothing sampled has to be dropped to fit.
         trees: list[TokenTree] = []
-        for num_waiting, source in zip(range(len(self.sources), 0, -1), self.sources, strict=True):
-            share = -(-budget // num_waiting)
+        for num_waiting, limit, source in zip(
+            range(len(self.sources), 0, -1), self._limits, self.sources, strict=True
+        ):
+            share = min(limit, -(-budget // num_waiting))
             trees.append(source.propose(context_ids, share, generator) if share else TokenTree())
             budget -= len(trees[-1])
         return merge_trees(trees, self._offsets)

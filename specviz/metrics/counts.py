@@ -28,7 +28,8 @@ class Counts:
     `drafted` counts nodes; `tested` those with at least one trial (siblings after an accepted node and all
     below a rejected one are untested); a node that two drafts proposed counts once. `accepted_at[i]` and
     `tested_at[i]` count nodes at depth i + 1. `overlap_sum` is Σ of the overlap of each tested node's
-    first trial. `emitted` counts tokens, the target's own included.
+    first trial. `emitted` counts tokens, the target's own included. `undrafted` counts passes that could have
+    held a draft, but for which nobody had one.
     """
 
     passes: int = 0
@@ -39,6 +40,7 @@ class Counts:
     tested: int | None = 0
     tested_at: tuple[int, ...] | None = ()
     overlap_sum: float | None = 0.0
+    undrafted: int | None = 0
 
     @classmethod
     def from_totals(cls, *, passes: int, drafted: int, accepted_at: Sequence[int]) -> Counts:
@@ -56,6 +58,7 @@ class Counts:
             tested=None,
             tested_at=None,
             overlap_sum=None,
+            undrafted=None,
         )
 
     def __add__(self, other: Counts) -> Counts:
@@ -69,6 +72,9 @@ class Counts:
             tested_at=None
             if self.tested_at is None or other.tested_at is None
             else _add_by_depth(self.tested_at, other.tested_at),
+            undrafted=None
+            if self.undrafted is None or other.undrafted is None
+            else self.undrafted + other.undrafted,
             overlap_sum=None
             if self.overlap_sum is None or other.overlap_sum is None
             else self.overlap_sum + other.overlap_sum,
@@ -128,6 +134,7 @@ def count_step(step: Step) -> Counts:
         tested=step.num_tested,
         tested_at=_by_depth([node.depth for node in step.nodes if node.verdict != "untested"]),
         overlap_sum=sum(firsts.values()),
+        undrafted=int(step.draft_len > 0 and not step.nodes),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from specviz.config import DraftLen
 from specviz.metrics.counts import ratio
+from specviz.metrics.provenance import SourceTally
 from specviz.metrics.tally import LaneTally, ProposerCounts, Tally
 from specviz.theory import expected_tokens
 from specviz.trace import RunStarted, StopReason, Trace
@@ -42,6 +43,7 @@ class Summary:
     `predicted_speedup`: what i.i.d. acceptance promises with the measured α, c and v (`predict_speedup`).
     `identical`: whether both lanes gave the same ids; only at temperature 0, where lossless means equal.
     Where a lane was cut short, the comparison goes as far as the shorter one.
+    `copied`: for each source that was copied from, what was drafted and accepted from it.
     """
 
     target: str | None
@@ -55,6 +57,7 @@ class Summary:
     prompt_tokens: int | None
     tokens: int
     passes: int
+    undrafted: int | None
     drafted: int
     tested: int | None
     accepted: int
@@ -76,6 +79,7 @@ class Summary:
     identical: bool | None
     first_difference: FirstDifference | None
     proposers: tuple[ProposerCounts, ...]
+    copied: tuple[SourceTally, ...]
     token_ids: tuple[int, ...]
     baseline_tokens: int
     baseline_total_s: float
@@ -100,6 +104,7 @@ def summarize(run: Trace | Tally) -> Summary:
         rule=_word(tally.config.get("rule")) if ours is not plain else None,
         tokens=counts.emitted,
         passes=counts.passes,
+        undrafted=counts.undrafted,
         drafted=counts.drafted,
         tested=counts.tested,
         accepted=counts.accepted,
@@ -120,6 +125,7 @@ def summarize(run: Trace | Tally) -> Summary:
         identical=(first is None) if _comparable(tally) else None,
         first_difference=first,
         proposers=tuple(dataclasses.replace(counts) for counts in tally.proposers),
+        copied=tally.copies.by_source(),
         token_ids=tuple(ours.token_ids),
         baseline_tokens=plain.counts.emitted,
         baseline_total_s=plain.clock_s,
@@ -184,7 +190,7 @@ def _facts(started: RunStarted | None) -> dict[str, Any]:
         "dtype": started.dtype,
         "device": started.device,
         "seed": started.seed,
-        "prompt_tokens": len(started.prompt_ids),
+        "prompt_tokens": started.num_prompt_tokens,
         "prefill_s": started.prefill_s,
     }
 

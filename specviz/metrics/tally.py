@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specviz.metrics.counts import Counts, count_step, ratio
+from specviz.metrics.provenance import Copies
 from specviz.trace import Event, Lane, RunFinished, RunStarted, Step
 
 ACCEPTANCE_WINDOW = 16
@@ -125,6 +126,7 @@ class Tally:
         self.draft_lengths: Counter[int] = Counter()
         self.accepted_nodes: Counter[int] = Counter()
         self.only_chains = True
+        self.copies = Copies()
         self.num_equal = 0
         self._proposers: dict[int, ProposerCounts] = {}
         self._window: deque[tuple[int, int]] = deque(maxlen=ACCEPTANCE_WINDOW)
@@ -185,6 +187,7 @@ class Tally:
         self.rolling_acceptance.add(counts.passes, ratio(accepted, tested))
         self.cumulative_acceptance.add(counts.passes, counts.acceptance_rate)
         self._add_proposers(step)
+        self.copies.add(step)
 
     def _add_proposers(self, step: Step) -> None:
         trials = [trial for site in step.sites for trial in site.trials]

@@ -112,6 +112,7 @@ DRAFTS = (
     Entry(name="pruned", kind="draft", label="pruned: one layer between the target's embeddings", place="pruned"),
     Entry(name="feature", kind="draft", label="feature: reads the target's hidden state", place="feature"),
     Entry(name="lookup", kind="draft", label="lookup: copy what followed the same words"),
+    Entry(name="references", kind="draft", label="references: copy from texts that you bring"),
     Entry(name=BLANK, kind="draft", label="blank: untrained, knows nothing"),
     Entry(
         name="smollm2-135m-draft",

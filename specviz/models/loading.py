@@ -134,6 +134,19 @@ def load_plain(name: str, dtype: torch.dtype = torch.bfloat16) -> tuple[nn.Modul
     return _read(name, dtype, "cpu")
 
 
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a model alone.
+
+    Raises:
+        ModelError: it cannot be had.
+    """
+    folder = folder_of(name)
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # what reads a damaged file may raise anything
+        raise ModelError(f"The tokenizer of {name!r} could not be loaded: {first_line(error)}") from error
+
+
 def _device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -127,7 +127,7 @@ def _answers(batches: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             raise SpecvizError(batch["error"])
         if "config" in batch:
             tally.config = dict(batch["config"])
-            yield batch
+            yield {"config": batch["config"], "versions": batch["versions"]}
             continue
         pieces |= batch["pieces"]
         text: dict[Lane, str] = {}

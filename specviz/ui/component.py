@@ -15,6 +15,7 @@ from typing import Any
 
 import gradio as gr
 
+from specviz.drafts.retrieval.reader import MAX_BYTES
 from specviz.view.figures import figures
 from specviz.view.numbers import definitions
 from specviz.view.payload import FIELDS, as_text
@@ -30,7 +31,9 @@ def script() -> str:
 
 
 def stylesheet() -> str:
-    return (ASSETS / "viz.css").read_text(encoding="utf-8")
+    """The sheets of the page, the one of the view first."""
+    sheets = (ASSETS / name for name in ("viz.css", "references.css"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in sheets)
 
 
 def plotly_script() -> Path:
@@ -46,11 +49,13 @@ def race_view(
     *,
     settings: Sequence[str] = (),
     max_file_chars: int,
+    sets: Sequence[dict[str, Any]] = (),
 ) -> gr.HTML:
     """The view of one run. Its value is one numbered delta as JSON text; see `specviz.view.payload`.
 
-    `first` is shown on opening. `answers` are what the page may ask outside the queue, by function name.
-    `settings` are the labels of the controls, so that the page can name those that have changed since a run.
+    `first` is shown on opening. `answers` are what the page may ask outside the queue, by function name; `sets`
+    the bundled sets of references that the library offers. `settings` are the labels of the controls, so that the
+    page can name those that have changed since a run.
     """
     plotly = plotly_script()
     gr.set_static_paths([plotly])
@@ -61,6 +66,8 @@ def race_view(
         "plotly": plotly.as_posix(),
         "settings": list(settings),
         "max_file_chars": max_file_chars,
+        "sets": list(sets),
+        "max_reference_bytes": MAX_BYTES,
     }
     return gr.HTML(
         value=None if first is None else as_text(first),

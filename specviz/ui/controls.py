@@ -11,7 +11,7 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.config import DTYPES, MAX_DRAFT_LEN, MAX_DRAFTS, NUMERICS
+from specviz.config import CASCADE, DTYPES, MAX_DRAFT_LEN, MAX_DRAFTS, NUMERICS
 from specviz.ui.offer import Offer
 from specviz.ui.presets import KEPT, preset_values, presets, textbook
 from specviz.ui.settings import DEFAULTS, ITSELF, MOST_NEW_TOKENS, NAMES
@@ -47,6 +47,7 @@ def build(offer: Offer) -> Controls:
     """All controls, in the Blocks that is being built."""
     controls, first = Controls(), opening(offer)
     controls.add("prompt", gr.Textbox(first["prompt"], label="Prompt", lines=3, max_lines=8, elem_id="prompt"))
+    gr.HTML('<div class="sv-library"></div>', apply_default_css=False, js_on_load=None, elem_id="library")
     examples = presets(offer)
     with gr.Row(elem_classes="sv-presets"):
         buttons = [gr.Button(item["name"], size="sm", min_width=40) for item in examples if not item.get("case")]
@@ -62,6 +63,8 @@ def build(offer: Offer) -> Controls:
     _main(controls, offer, first)
     with gr.Accordion("More settings", open=False):
         _more(controls, offer, first)
+    with gr.Accordion("Copying", open=False):
+        _copying(controls, first)
     controls.share = gr.Button("Link to these settings", size="sm", elem_id="share")
     in_order = [item for item in examples if not item.get("case")] + cases
     for button, item in zip(buttons, in_order, strict=True):
@@ -95,7 +98,8 @@ def _main(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
 
 
 def _trees(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
-    others = [name for _, name in offer.drafts if name not in ("", "none", ITSELF)]
+    single = [name for _, name in offer.drafts if name not in ("", "none", ITSELF)]
+    others = [name for name in single if not name.startswith(CASCADE)]
     group = gr.CheckboxGroup(
         others, value=first["more_drafts"], label="More drafts", elem_id="more-drafts",
         info=f"up to {MAX_DRAFTS - 1} beside the draft above; all guess into one tree",
@@ -113,9 +117,9 @@ def _trees(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
 
 def _more(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
     controls.add("target", gr.Radio(list(offer.targets), value=offer.target, label="Target"))
-    for kind in ("target", "draft"):
+    for kind, more in (("target", "or a .gguf file"), ("draft", "a .gguf file or a corpus")):
         box = gr.Textbox(
-            "", label=f"Another {kind}", info="a Hub id, a folder or a .gguf file; goes before the choice above",
+            "", label=f"Another {kind}", info=f"a Hub id, a folder, {more}; goes before the choice above",
             max_lines=1, visible=offer.any_name,
         )  # fmt: skip
         controls.add(f"{kind}_name", box)
@@ -132,6 +136,21 @@ def _more(controls: Controls, offer: Offer, first: dict[str, Any]) -> None:
     controls.add("dtype", gr.Radio(list(DTYPES), value=first["dtype"], label="Number format of the weights"))
     exact = "exact: on a CPU, a block of tokens gives the bits of single ones; fast: quicker, equal to rounding"
     controls.add("numerics", gr.Radio(list(NUMERICS), value=first["numerics"], label="Numerics", info=exact))
+
+
+def _copying(controls: Controls, first: dict[str, Any]) -> None:
+    """How the drafts copy that copy: references, lookup, a corpus."""
+    least = gr.Number(first["min_match"], label="Minimum match", precision=0, info="tokens that must agree first")
+    controls.add("min_match", least)
+    how = "tokens copied for each pass; 0 is auto: as far as copies have held"
+    controls.add("copy_len", gr.Number(first["copy_len"], label="Copy length", precision=0, info=how))
+    names = {
+        "references": "Copy from references",
+        "prompt": "Copy from the prompt",
+        "output": "Copy from the answer",
+    }
+    for name, label in names.items():
+        controls.add(f"copy_{name}", gr.Checkbox(first[f"copy_{name}"], label=label))
 
 
 def _wire_length(draft: gr.Radio, length: gr.Slider, offer: Offer) -> None:

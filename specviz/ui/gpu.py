@@ -27,8 +27,8 @@ def is_zero() -> bool:
     return bool(os.environ.get("SPACES_ZERO_GPU"))
 
 
-def seconds(settings: dict[str, Any], stop_path: str = "") -> int:  # noqa: ARG001 - called as the worker is
-    """How long a run with these settings may hold the GPU."""
+def seconds(settings: dict[str, Any], *_: Any) -> int:
+    """How long a run with these settings may hold the GPU; called with all that the worker is called with."""
     tokens = settings.get("max_new_tokens", 0) * (2 if settings.get("baseline", True) else 1)
     return int(min(MOST_S, max(LEAST_S, 10 + tokens * S_PER_TOKEN)))
 

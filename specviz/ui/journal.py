@@ -19,7 +19,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from specviz.trace import Trace
+from specviz.trace import RunStarted, Trace
 from specviz.view.payload import as_text
 
 MAX_RUNS = 48
@@ -49,12 +49,23 @@ class Record:
 
     @property
     def num_bytes(self) -> int:
-        return sum(map(len, self.deltas)) + self.weight
+        """About what it takes in memory: a character a byte, the place of a token a number of Python's."""
+        texts = sum(len(reference.text) + 40 * len(reference.starts) for reference in self.trace.references)
+        return sum(map(len, self.deltas)) + texts + self.weight
 
     def snapshot(self) -> Trace:
         """The trace so far; the run may be going on."""
-        events = list(self.trace.events)
-        return Trace(dict(self.trace.config), events, dict(self.trace.pieces), dict(self.trace.versions))
+        trace = self.trace
+        events, references = list(trace.events), list(trace.references)
+        return Trace(dict(trace.config), events, dict(trace.pieces), dict(trace.versions), references)
+
+    def forget_texts(self) -> None:
+        """Keep of the references only what was copied; the run may be going on."""
+        bare = self.snapshot().without_texts()
+        self.trace.references[:] = bare.references
+        for place, event in enumerate(bare.events):
+            if isinstance(event, RunStarted):
+                self.trace.events[place] = event
 
     def stop(self) -> None:
         self.stop_path.touch()
@@ -133,6 +144,13 @@ class Journal:
         for record in gone:
             if not record.over.is_set():
                 record.stop()
+
+    def forget_texts(self, session: str) -> None:
+        """Keep the runs of a page without the references that it has taken back."""
+        with self._lock:
+            records = [record for record in self._records.values() if record.session == session]
+        for record in records:
+            record.forget_texts()
 
     def missing(self, request: object) -> list[dict[str, Any]] | None:
         """The deltas `from` to `to` of a run; an empty list for anything that is no proper request.

@@ -20,12 +20,14 @@ from specviz.ui.worker import BUG
 from specviz.view.export import steps_csv
 from specviz.view.payload import Feed
 from specviz.view.replay import recorded_delta
+from specviz.view.sources import source_tokens
 
 MAX_FAULTS_SHOWN = 3
 MAX_CHARS = 32 * 2**20  # far above what a run of the page can come to; larger ones the command line replays
 MAX_CHARS_OPEN = 16 * 2**20  # where anybody may send files: still the longest run of the page
 MAX_NUMBER = 1e12
 MAX_NODES = 4096
+MAX_TOKENS = 4000  # of a reference in one answer
 WEIGHT = 6  # bytes in memory for each character of a trace, about
 
 
@@ -49,6 +51,7 @@ class Keep:
     def export(self, request: object) -> dict[str, str] | None:
         """A file of the run `run`: `what` is "trace" (JSON) or "steps" (CSV). None where there is no such run.
 
+        Of references a trace holds only what was copied, unless `references` is true.
         A trace too large to be read back is `{"error": sentence}` instead.
         """
         if not isinstance(request, dict):
@@ -57,13 +60,28 @@ class Keep:
         if trace is None or not trace.events:
             return None
         if request.get("what") == "trace":
+            kept = trace if request.get("references") is True else trace.without_texts()
             try:
-                return {"name": "specviz-trace.json", "type": "application/json", "text": trace.to_json()}
+                return {"name": "specviz-trace.json", "type": "application/json", "text": kept.to_json()}
             except TraceError as error:
                 return {"error": str(error)}
         if request.get("what") == "steps":
             return {"name": "specviz-steps.csv", "type": "text/csv", "text": steps_csv(trace)}
         return None
+
+    def reference(self, request: object) -> dict[str, Any] | None:
+        """Tokens `from` to `to` of the `source` of a run (a reference's name, or "prompt"): `{"tokens": [text]}`.
+
+        None for anything that is no proper request, or a text that is not kept.
+        """
+        if not isinstance(request, dict):
+            return None
+        first, last, source = (request.get(name) for name in ("from", "to", "source"))
+        trace = self._trace(request.get("run"))
+        if trace is None or type(first) is not int or type(last) is not int or not 0 <= first <= last:
+            return None
+        tokens = source_tokens(trace, str(source), first, min(last, first + MAX_TOKENS))
+        return None if tokens is None else {"tokens": tokens}
 
     def _trace(self, run: object) -> Trace | None:
         recording = self._recordings.get(run) if isinstance(run, str) else None

@@ -16,6 +16,7 @@ from specviz.ui.api import Api
 from specviz.ui.component import race_view, stylesheet
 from specviz.ui.controls import Controls
 from specviz.ui.keep import MAX_CHARS, Keep
+from specviz.ui.library import Libraries
 from specviz.ui.links import Links
 from specviz.ui.offer import Offer
 from specviz.ui.recordings import Recording
@@ -46,6 +47,12 @@ TAKE_TICKET = f"""(...values) => {{
   values[0] = {VIEW}?.pressed(values.slice(1)) ?? "";
   return values;
 }}"""
+ENTER = """() => {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  window.svVisitor = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return [window.svVisitor];
+}"""
+ENTERED = "() => { window.svEntered = true; return []; }"
 SHOW_TICKET = f"() => [{VIEW}?.buttons.stopPressed() ?? '']"
 OVER = f"() => {{ {VIEW}?.buttons.over(); return []; }}"
 # A run that goes on is left to end by itself, so that its last delta comes; one that waits leaves the queue.
@@ -70,7 +77,7 @@ def build_app(
     max_file_chars: int = MAX_CHARS,
 ) -> gr.Blocks:
     """The whole page over an engine. The first of `recordings` plays on opening."""
-    runs = Runs(prepare, gpu=gpu, names=None if offer.any_name else offer.names)
+    runs = Runs(prepare, gpu=gpu, names=None if offer.any_name else offer.names, corpora=offer.corpora)
     keep = Keep(runs.journal, recordings, max_chars=max_file_chars)
     app: gr.Blocks = gr.Blocks(title=TITLE, analytics_enabled=False)
     with app:
@@ -79,12 +86,19 @@ def build_app(
             with gr.Column(scale=0, min_width=280, elem_classes="sv-controls"):
                 controls = panel.build(offer)
             with gr.Column(scale=1, min_width=320, elem_classes="sv-main"):
-                answers = [runs.missing, keep.export, keep.open_trace]
+                answers = [runs.missing, keep.export, keep.open_trace, keep.reference, runs.libraries.library]
                 labels = [str(control.label) for control in controls.in_order]
-                view = race_view(keep.opening(), answers, settings=labels, max_file_chars=max_file_chars)
+                view = race_view(
+                    keep.opening(),
+                    answers,
+                    settings=labels,
+                    max_file_chars=max_file_chars,
+                    sets=runs.libraries.sets,
+                )
         _wire_run(app, runs, controls, view)
         _wire_settings(app, controls)
         _wire_link(app, Links(offer), controls)
+        _wire_library(app, runs.libraries)
         Api(runs).publish(app)
     app.queue(max_size=MAX_WAITING)
     return app
@@ -135,6 +149,20 @@ def _wire_run(app: gr.Blocks, runs: Runs, controls: Controls, view: gr.HTML) -> 
         api_visibility="private",
     ).then(None, [waiting], None, js=DROP, api_visibility="private")
     app.unload(runs.leave)
+
+
+def _wire_library(app: gr.Blocks, libraries: Libraries) -> None:
+    """A page that opens names itself, so that what it brings belongs to it alone."""
+    key = gr.Textbox(visible=False, label="visitor")
+    app.load(
+        libraries.enter,
+        [key],
+        None,
+        js=ENTER,
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    ).then(None, None, None, js=ENTERED, api_visibility="private")
 
 
 def _wire_settings(app: gr.Blocks, controls: Controls) -> None:

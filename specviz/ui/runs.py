@@ -6,8 +6,9 @@ know layout; the engine is handed in as `prepare`, and its values cross as in `w
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from specviz.config import RunConfig
 from specviz.errors import ConfigError, ModelError, SpecvizError
 from specviz.trace import Trace
 from specviz.ui.journal import Journal, Record
+from specviz.ui.library import Libraries
 from specviz.ui.settings import MOST_NEW_TOKENS, NAMES, to_config
 from specviz.ui.worker import BUG, decode
 from specviz.view.payload import Feed
@@ -25,20 +27,23 @@ from specviz.view.replay import start_of
 from specviz.view.verdict import closing_note, ending, theory_curve
 
 if TYPE_CHECKING:
+    from specviz.drafts.retrieval.library import Shelf
     from specviz.models.loading import Progress
     from specviz.run import Prepare
 
 THEORY_EVERY = 5
 STOP_WAIT_S = 20.0
 Batches = Generator[dict[str, Any], None, None]
-Worker = Callable[[dict[str, Any], str], Batches]
-BUILT_IN_DRAFTS = ("", "none", "lookup")
+Worker = Callable[..., Batches]
+"""`worker.decode` without its first argument: (settings, stop path, shelf), and a progress callback here only."""
+BUILT_IN_DRAFTS = ("", "none", "lookup", "references")
 
 
 class Runs:
     """The handlers of one page. `names` are the models a visitor may ask for; None allows any.
 
-    `gpu`, where given, wraps the worker so that it runs elsewhere; see `specviz.ui.gpu`.
+    `corpora` are the places of those corpora that go by their file's name alone. `gpu`, where given, wraps the
+    worker so that it runs elsewhere; see `specviz.ui.gpu`.
     """
 
     def __init__(
@@ -47,10 +52,14 @@ class Runs:
         *,
         gpu: Callable[[Worker], Worker] | None = None,
         names: Sequence[str] | None = None,
+        libraries: Libraries | None = None,
+        corpora: Mapping[str, str] | None = None,
     ) -> None:
         self.journal = Journal()
+        self.libraries = libraries or Libraries(forget=self.journal.forget_texts)
         self._prepare = prepare
         self._names = None if names is None else {*names, *BUILT_IN_DRAFTS}
+        self._corpora = dict(corpora or {})
         # What may be called in another process holds nothing of this one: no journal, no lock.
         self._remote = gpu(partial(decode, prepare)) if gpu else None
 
@@ -81,8 +90,10 @@ class Runs:
         return record is None
 
     def leave(self, request: gr.Request) -> None:
-        """The page was closed."""
-        self.journal.stop_session(request.session_hash or "")
+        """The page was closed: nothing of what it brought is kept."""
+        session = request.session_hash or ""
+        self.journal.stop_session(session)
+        self.libraries.leave(session)
 
     def missing(self, request: dict[str, Any]) -> list[dict[str, Any]] | None:
         """Deltas that a page did not get; see `Journal.missing`."""
@@ -104,7 +115,8 @@ class Runs:
             return
         yield feed.delta(phase="loading", note="Getting the models ready.")
         try:
-            with closing(self._batches(config, record, notify)) as batches:
+            shelf = self.libraries.shelf(record.session)
+            with closing(self._batches(config, record, shelf, notify)) as batches:
                 for batch in batches:
                     yield _delta(feed, trace, batch)
                     if "error" in batch:
@@ -115,14 +127,16 @@ class Runs:
             return
         yield _last(feed)
 
-    def _batches(self, config: RunConfig, record: Record, notify: Progress | None) -> Batches:
+    def _batches(
+        self, config: RunConfig, record: Record, shelf: Shelf | None = None, notify: Progress | None = None
+    ) -> Batches:
         """The worker's batches; whatever goes wrong on the way to it ends them with its sentence."""
         settings, stop_path = config.to_json(), str(record.stop_path)
         try:
             if self._remote is None:
-                yield from decode(self._prepare, settings, stop_path, notify)
+                yield from decode(self._prepare, settings, stop_path, shelf, notify)
             else:
-                yield from self._remote(settings, stop_path)
+                yield from self._remote(settings, stop_path, shelf)
         except gr.Error as error:  # from whoever lends the GPU: no time left, or the task was ended
             yield {"error": str(error.message)}
         except Exception:  # the same, told in another way
@@ -135,10 +149,13 @@ class Runs:
         Raises:
             SpecvizError: a setting out of range, or a model that is not offered here.
         """
-        yield from self._batches(self._allowed(RunConfig.from_json(settings)), record, None)
+        yield from self._batches(self._allowed(RunConfig.from_json(settings)), record)
 
     def _allowed(self, config: RunConfig) -> RunConfig:
-        """The same config. Raises where a visitor may not name one of its models, or asks for too much."""
+        """The same config, corpora by their places.
+
+        Raises where a visitor may not name one of its models, or asks for too much.
+        """
         if self._names is not None and config.max_new_tokens > MOST_NEW_TOKENS:
             most = f"at most {MOST_NEW_TOKENS:,} are decoded here"
             raise ConfigError(f"The maximum of new tokens is {config.max_new_tokens:,}, but {most}.")
@@ -146,7 +163,7 @@ class Runs:
             if self._names is not None and name not in self._names:
                 known = ", ".join(sorted(filter(None, self._names)))
                 raise ModelError(f"The model {name[:80]!r} is not offered here; choose one of {known}.")
-        return config
+        return dataclasses.replace(config, drafts=tuple(self._corpora.get(name, name) for name in config.drafts))
 
 
 def _delta(feed: Feed, trace: Trace, batch: dict[str, Any]) -> dict[str, Any]:
@@ -155,9 +172,11 @@ def _delta(feed: Feed, trace: Trace, batch: dict[str, Any]) -> dict[str, Any]:
         return feed.delta(phase="error", note=batch["error"], **_close(feed))
     if "config" in batch:
         trace.config, trace.versions = batch["config"], batch["versions"]
+        trace.references = batch["references"]
         feed.tally.config = dict(trace.config)
-        start = start_of(trace.config, "live")
-        return feed.delta(phase="loading", note="Reading the prompt.", start=start)
+        start = start_of(trace, "live")
+        warning: dict[str, Any] = {"warning": " ".join(batch["warnings"])} if batch["warnings"] else {}
+        return feed.delta(phase="loading", note="Reading the prompt.", start=start, **warning)
     trace.pieces.update(batch["pieces"])
     trace.events.extend(batch["events"])
     theory: dict[str, Any] = {"theory": theory_curve(feed.tally)} if feed.seq % THEORY_EVERY == 0 else {}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("TQDM_DISABLE", "1")  # bars of libraries; the page has its own
 
+from specviz.config import CORPUS_SUFFIX
 from specviz.ui import gpu, offer, recordings
 from specviz.ui.keep import MAX_CHARS, MAX_CHARS_OPEN
 from specviz.ui.page import build_app, launch_options
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None, *, say: Callable[[str], None]) 
     from specviz.run import prepare  # late: it imports torch
 
     any_name = options.any_model or options.host in LOOPBACK
-    shown = offer.from_catalog(any_name=any_name, hub=options.hub)
+    shown = offer.from_catalog(any_name=any_name, hub=options.hub, corpora=options.corpus)
     wrap = gpu.decorator()  # first: `spaces` wants to be imported before anything is on a GPU
     if gpu.is_zero():
         shown = gpu.load_at_start(shown)
@@ -64,4 +65,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=port, help="port; the next free one where it is taken")
     parser.add_argument("--any-model", action="store_true", help="let visitors name models outside the catalog")
     parser.add_argument("--hub", action="store_true", default=on_space, help="offer models of the Hub too")
+    parser.add_argument(
+        "--corpus", metavar="FILE", action="append", default=[], type=_corpus,
+        help="offer a corpus to copy from, made by `python -m specviz index`; may be given again",
+    )  # fmt: skip
     return parser.parse_args(arguments)
+
+
+def _corpus(place: str) -> str:
+    if not place.endswith(CORPUS_SUFFIX) or not os.path.isfile(place):
+        raise argparse.ArgumentTypeError(f"{place!r} is no corpus; make one with: python -m specviz index")
+    return place

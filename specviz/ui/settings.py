@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 from specviz.config import (
+    COPY_SOURCES,
     DTYPES,
     MAX_DRAFT_LEN,
     MAX_DRAFTS,
@@ -51,6 +52,11 @@ DEFAULTS: dict[str, Any] = {
     "baseline": True,
     "dtype": "auto",
     "numerics": "exact",
+    "min_match": 1,
+    "copy_len": 0,
+    "copy_references": True,
+    "copy_prompt": True,
+    "copy_output": True,
 }
 NAMES = tuple(DEFAULTS)
 ITSELF = "@target"  # the draft that is the target, whichever is chosen
@@ -67,12 +73,16 @@ _RANGES: dict[str, tuple[float, float]] = {
     "top_p": (0.0, 1.0),
     "repetition_penalty": (MIN_PENALTY, MAX_PENALTY),
     "min_new_tokens": (0, MOST_NEW_TOKENS),
+    "min_match": (1, 64),
+    "copy_len": (0, MAX_DRAFT_LEN),
 }
-_WHOLE = ("draft_len", "max_new_tokens", "seed", "top_k", "min_new_tokens")
+_WHOLE = ("draft_len", "max_new_tokens", "seed", "top_k", "min_new_tokens", "min_match", "copy_len")
 _WORDS = {
     "draft_len": "draft length",
     "max_new_tokens": "maximum of new tokens",
     "min_new_tokens": "minimum of new tokens",
+    "min_match": "minimum match",
+    "copy_len": "copy length",
     "top_k": "top-k",
     "top_p": "top-p",
     "repetition_penalty": "repetition penalty",
@@ -89,6 +99,7 @@ def to_config(values: Mapping[str, Any]) -> RunConfig:
     numbers = {name: _number(name, settings[name]) for name in _RANGES if name != "seed"}
     if settings["auto"]:
         numbers["draft_len"] = "auto"
+    numbers["copy_len"] = numbers["copy_len"] or "auto"
     target, draft = (_chosen(settings, kind) for kind in ("target", "draft"))
     drafts = [target if name == ITSELF else name for name in (draft, *_listed(settings["more_drafts"]))]
     return RunConfig.from_json(
@@ -102,6 +113,7 @@ def to_config(values: Mapping[str, Any]) -> RunConfig:
             "stop": [line for line in str(settings["stop"] or "").split("\n") if line],
             **{name: bool(settings[name]) for name in ("ignore_eos", "raw", "baseline")},
             **{name: str(settings[name] or DEFAULTS[name]) for name in CHOICES},
+            "copy_sources": [source for source in COPY_SOURCES if settings[f"copy_{source}"]],
         }
     )
 

@@ -18,6 +18,7 @@ from specviz.errors import SpecvizError
 from specviz.trace import Event, event_ids
 
 if TYPE_CHECKING:  # at run time it is handed in: importing it would import torch
+    from specviz.drafts.retrieval.library import Shelf
     from specviz.models.loading import Progress
     from specviz.run import Prepare, Run
 
@@ -27,18 +28,28 @@ BUG = "Something went wrong inside specviz; that is our mistake, not yours. The 
 
 
 def decode(
-    prepare: Prepare, settings: dict[str, Any], stop_path: str, progress: Progress | None = None
+    prepare: Prepare,
+    settings: dict[str, Any],
+    stop_path: str,
+    shelf: Shelf | None = None,
+    progress: Progress | None = None,
 ) -> Generator[dict[str, Any], None, None]:
-    """Run `settings`; yields batches, at most one in `FLUSH_S` seconds, the first event at once.
+    """Run `settings` with the references on `shelf`; yields batches, at most one in `FLUSH_S` seconds.
 
-    The first batch is `{"config", "versions"}`; then `{"events", "pieces"}` with the pieces not sent before.
-    An error that the user can put right ends it with `{"error": sentence}`. The run stops at its next pass
-    once a file stands at `stop_path`.
+    The first batch is `{"config", "versions", "references", "warnings"}`; then, the first event at once, come
+    `{"events", "pieces"}` with the pieces not sent before. An error that the user can put right ends it with
+    `{"error": sentence}`. The run stops at its next pass once a file stands at `stop_path`.
     """
     flag = Path(stop_path)
     try:
-        run = prepare(RunConfig.from_json(settings), progress=progress, cancelled=flag.exists)
-        yield {"config": run.config.to_json(), "versions": dict(run.trace.versions)}
+        run = prepare(RunConfig.from_json(settings), progress=progress, cancelled=flag.exists, shelf=shelf)
+        trace = run.trace
+        yield {
+            "config": dict(trace.config),
+            "versions": dict(trace.versions),
+            "references": list(trace.references),
+            "warnings": list(run.warnings),
+        }
         yield from _batches(run)
     except SpecvizError as error:
         yield {"error": str(error)}

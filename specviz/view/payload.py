@@ -4,7 +4,7 @@ Owns: the wire format between the engine's values and `assets/viz`. A delta is n
 the page can tell what it missed and ask for it. Must not know gradio, torch or where events come from: a
 recorded trace and a live run go through the same `Feed`.
 
-Wire format: `{"run", "seq", "phase", "note", "start"?, "pieces"?, "events", "end"?}`. An event is
+Wire format: `{"run", "seq", "phase", "note", "start"?, "pieces"?, "sources"?, "events", "end"?}`. An event is
 `{"lane", "i", "t", "chips", "sites", "row"}`; a chip `{"id", "kind", "x"?, ...}` has the text `x` only
 where the context makes it differ from the piece's own text. Numbers keep five significant digits.
 """
@@ -76,6 +76,7 @@ class Feed:
         self.tally = Tally(config)
         self._piece = piece
         self._known: set[int] = set()
+        self._sources: dict[str, int] = {}
         self._text: dict[Lane, Detokenizer] = {lane: Detokenizer() for lane in LANES}
 
     def delta(
@@ -83,6 +84,7 @@ class Feed:
     ) -> dict[str, Any]:
         """The next delta, holding `events`; `more` adds parts such as `start` and `end`."""
         events = list(events)
+        num_sources = len(self._sources)
         message = {
             "run": self.run,
             "seq": self.seq,
@@ -92,6 +94,8 @@ class Feed:
             "events": [self._event(event) for event in events],
             **more,
         }
+        if len(self._sources) > num_sources:
+            message["sources"] = list(self._sources)[num_sources:]
         self.seq += 1
         return message
 
@@ -155,7 +159,7 @@ class Feed:
         for index, node in enumerate(step.nodes):
             context, text[index] = in_context(self._piece(node.token_id), text[node.parent])
             judged = _judgement(index, node, step.sites)
-            chips.append({"id": node.token_id, "kind": node.verdict, **context, **judged})
+            chips.append({"id": node.token_id, "kind": node.verdict, **context, **judged, **self._origin(node)})
             end = index if node.verdict == "accepted" else end
         after = text[end]
         if step.final is not None:
@@ -164,6 +168,13 @@ class Feed:
             chips.append({"id": step.final.token_id, **_final(step.final), **context, "site": site})
         self._text[step.lane] = after
         return chips
+
+    def _origin(self, node: Node) -> dict[str, Any]:
+        """Where a copied token stood: number of the source, offset in it, length of the match."""
+        if node.origin is None:
+            return {}
+        source = self._sources.setdefault(node.origin.source, len(self._sources))
+        return {"o": [source, node.origin.offset, node.origin.match_len]}
 
 
 def _final(final: FinalDraw) -> dict[str, Any]:
@@ -243,7 +254,7 @@ def _started(event: RunStarted) -> dict[str, Any]:
         "bit_exact": event.bit_exact,
         "prefill_s": rounded(event.prefill_s),
         "plain_pass_s": rounded(dict(event.pass_times).get(1)),
-        "num_prompt_tokens": len(event.prompt_ids),
+        "num_prompt_tokens": event.num_prompt_tokens,
     }
 
 

@@ -5,8 +5,10 @@ Owns: how a kept trace enters the page, and the line that says what it is. Must 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from specviz.config import CASCADE, copies
 from specviz.trace import Trace
 from specviz.view.payload import Feed
 from specviz.view.verdict import closing_note, ending, theory_curve
@@ -15,8 +17,9 @@ Source = Literal["live", "recorded", "imported"]
 MAX_PROMPT_SHOWN = 600
 
 
-def start_of(config: dict[str, Any], source: Source, title: str = "") -> dict[str, Any]:
-    """The part `start` of a run's first delta: its settings and where it comes from."""
+def start_of(trace: Trace, source: Source, title: str = "") -> dict[str, Any]:
+    """The part `start` of a run's first delta: its settings, its references, and where it comes from."""
+    config = trace.config
     prompt = str(config.get("prompt", ""))
     length = config.get("draft_len")
     return {
@@ -26,12 +29,26 @@ def start_of(config: dict[str, Any], source: Source, title: str = "") -> dict[st
             "prompt": prompt[:MAX_PROMPT_SHOWN] + ("…" if len(prompt) > MAX_PROMPT_SHOWN else ""),
             "temperature": _number(config.get("temperature"), None),
             "draft_len": length if length == "auto" else _number(length, None),
+            "copy_len": _copy_len(config),
             "tree": str(config.get("tree") or "")[:40],
             "rule": "naive" if config.get("rule") == "naive" else "standard",
             "max_new_tokens": _number(config.get("max_new_tokens"), 0),
             "baseline": config.get("baseline") is not False,
         },
+        "references": [
+            {"name": reference.name, "num_tokens": reference.num_tokens, "kept": bool(reference.starts)}
+            for reference in trace.references
+        ],
     }
+
+
+def _copy_len(config: Mapping[str, Any]) -> str | float | None:
+    """How much is copied at once, where every draft does nothing but copy; else None."""
+    drafts, length = config.get("drafts"), config.get("copy_len")
+    names = drafts if isinstance(drafts, list) and all(isinstance(name, str) for name in drafts) else []
+    if not names or any(name.startswith(CASCADE) or not copies(name) for name in names):
+        return None
+    return "auto" if length == "auto" else _number(length, None)
 
 
 def _number(value: object, otherwise: float | None) -> float | None:
@@ -46,7 +63,7 @@ def recorded_delta(trace: Trace, run: str, source: Source, title: str = "") -> d
     delta = feed.delta(
         trace.events,
         phase="done",
-        start=start_of(trace.config, source, title or trace.versions.get("machine", "")),
+        start=start_of(trace, source, title or trace.versions.get("machine", "")),
     )
     note = closing_note(feed.tally, live=source == "live")
     return {**delta, "note": note, "end": ending(feed.tally), "theory": theory_curve(feed.tally)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specviz.config import MAX_DRAFT_LEN
+from specviz.config import MAX_DRAFT_LEN, copies
 from specviz.errors import SpecvizError
 from specviz.metrics import Summary, Tally, summarize
 from specviz.metrics.summary import FirstDifference, draft_target_ratio, verify_ratio
@@ -139,8 +139,9 @@ def _verify_ratios(tally: Tally, pass_times: Sequence[tuple[int, float]]) -> Cal
 
 
 def _length_in_use(tally: Tally) -> int:
-    setting = tally.config.get("draft_len")
-    if isinstance(setting, int) and not isinstance(setting, bool):
+    setting, drafts = tally.config.get("draft_len"), tally.config.get("drafts")
+    copied = isinstance(drafts, list) and any(isinstance(name, str) and copies(name) for name in drafts)
+    if isinstance(setting, int) and not isinstance(setting, bool) and not copied:
         return max(0, setting)
     counts = tally.speculative.counts
     return round(counts.drafted / counts.passes) if counts.passes else 0

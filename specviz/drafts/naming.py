@@ -1,0 +1,94 @@
+"""What a draft's name means: what copies, a cascade, a head, counts, else a model.
+
+Owns: `make_draft`. Must not know how models are loaded or who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from specviz.config import (
+    CASCADE,
+    CORPUS_SUFFIX,
+    LOOKUP,
+    MAX_DRAFT_LEN,
+    REFERENCES,
+    RetrievalSettings,
+    members,
+)
+from specviz.drafts import DraftSource
+from specviz.drafts.cascade import Cascade
+from specviz.drafts.head_file import is_head, load_head
+from specviz.drafts.mix import make_tree
+from specviz.drafts.model import ModelDraft
+from specviz.drafts.ngram import NgramTable
+from specviz.drafts.retrieval import Retrieval
+from specviz.drafts.retrieval.corpus import open_corpus
+from specviz.drafts.retrieval.fixed import FixedTexts
+from specviz.drafts.shape import Shape
+from specviz.drafts.skip import SkipDraft
+from specviz.errors import ConfigError
+from specviz.models import LoadedModel
+from specviz.models.catalog import num_skip_layers
+from specviz.models.source import counts_of, local_folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Makers:
+    """What drafts are made of. `references` are the run's, None without any; `load` gives a model that fits.
+
+    `shape` says how the tree of such a model grows, None for a chain; `most_drafted` bounds what is not copied
+    wherever a copying draft stands beside it.
+    """
+
+    target: LoadedModel
+    settings: RetrievalSettings
+    references: FixedTexts | None
+    load: Callable[[str], LoadedModel]
+    shape: Callable[[LoadedModel], Shape | None] = lambda _: None
+    most_drafted: int = MAX_DRAFT_LEN
+
+
+def make_draft(name: str, makers: Makers) -> DraftSource:
+    """The source of that name.
+
+    Raises:
+        ConfigError: `references` without a reference, or a cascade of fewer than two drafts.
+        ModelError: a model that cannot be had.
+        DocumentError: a corpus that cannot be used.
+    """
+    if name.startswith(CASCADE):
+        return _make_cascade(name, makers)
+    if name == LOOKUP:
+        return Retrieval(name, (), makers.settings)
+    if name == REFERENCES:
+        if makers.references is None:
+            raise ConfigError("The draft 'references' needs a text to copy from; give at least one reference.")
+        return Retrieval(name, [makers.references], makers.settings)
+    if name.endswith(CORPUS_SUFFIX):
+        return Retrieval(Path(name).name, [open_corpus(name, makers.target.tokenizer)], makers.settings)
+    return _make_drawing(name, makers)
+
+
+def _make_drawing(name: str, makers: Makers) -> DraftSource:
+    """What is trained or counted for a target, or a model of its own."""
+    folder = local_folder(name)
+    if folder and is_head(folder):
+        return load_head(folder, name, makers.target)
+    if counts := counts_of(name):
+        table = NgramTable.open(counts.file)
+        table.check_tokens(makers.target.tokenizer, makers.target.vocab_size, makers.target.name)
+        head = load_head(counts.head, counts.head.name, makers.target) if counts.head else None
+        return make_tree(counts.draft, table, head)
+    loaded = makers.load(name)
+    kind = ModelDraft if num_skip_layers(name) is None else SkipDraft
+    return kind(loaded, makers.shape(loaded))
+
+
+def _make_cascade(name: str, makers: Makers) -> DraftSource:
+    names = members(name)
+    if len(names) < 2 or any(not one or one == "none" or one.startswith(CASCADE) for one in names):
+        raise ConfigError(f"{name!r} names no cascade; write two or more drafts, as in cascade:references,tiny.")
+    return Cascade([make_draft(one, makers) for one in names], makers.most_drafted)
