@@ -22,9 +22,7 @@ from specviz import models, text
 from specviz.config import (
     CASCADE,
     CORPUS_SUFFIX,
-    MAX_DRAFT_LEN,
     MAX_SEED,
-    MAX_TREE_NODES,
     REFERENCES,
     RunConfig,
     copies,
@@ -32,15 +30,13 @@ from specviz.config import (
 )
 from specviz.decode import Surroundings, autoregress, check_prompt, race, speculate
 from specviz.drafts import DraftSource
-from specviz.drafts.head_file import is_head
 from specviz.drafts.merge import MergedDraft
-from specviz.drafts.naming import Makers, make_draft
+from specviz.drafts.naming import Makers, make_draft, most_drafted, require_branching, shape_of
 from specviz.drafts.retrieval.library import Library, Shelf
-from specviz.drafts.shape import AutoShape, Costs, Profile, Shape
-from specviz.errors import ConfigError, ContextError
+from specviz.errors import ContextError
 from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
-from specviz.models.source import counts_of, local_folder, require_known
+from specviz.models.source import require_known
 from specviz.runner import calibrate
 from specviz.trace import Event, Piece, RunFinished, Trace, event_ids
 
@@ -148,7 +144,7 @@ def prepare(
     )
     for name in (target_name, *(name for name in by_name if not copies(name))):
         require_known(name)
-    _require_branching(config)
+    require_branching(config)
     target = _load(target_name, config, config.numerics, progress)
     if shelf and progress:
         progress("Reading the references", None)
@@ -157,40 +153,6 @@ def prepare(
     check_prompt(prompt_ids, target)
     source = make_source(target, config, progress, library)
     return Run(config, target, source, prompt_ids, cancelled, library)
-
-
-def _require_branching(config: RunConfig) -> None:
-    """Refuse a tree that no draft can grow: heads draft one chain, counts and copies only a tree of their own.
-
-    Raises:
-        ConfigError: it names the draft and what to give instead.
-    """
-    names = [name for draft in config.drafts for name in members(draft) if name != "none"]
-    plan = config.tree_plan
-    if plan is None or not names or any(can_branch(name, by_profile=bool(plan.widths)) for name in names):
-        return
-    if spreading := [name for name in names if _spreads(name)]:
-        raise ConfigError(
-            f"The tree {config.tree} sets the children per level, but {spreading[0]} spreads its tree by itself; "
-            "give auto or auto:N, leave the tree out, or add a draft with a model of its own, such as tiny."
-        )
-    raise ConfigError(
-        f"The tree {config.tree} needs a draft that can branch, but {' and '.join(names)} can only draft a chain; "
-        "leave the tree out, or add a draft with a model of its own, such as tiny."
-    )
-
-
-def can_branch(name: str, *, by_profile: bool) -> bool:
-    """Whether a draft of that name grows trees: of a given profile, or at all."""
-    if _spreads(name):
-        return not by_profile
-    folder = local_folder(name)
-    return not (folder and is_head(folder))
-
-
-def _spreads(name: str) -> bool:
-    """Whether a draft forks where what it knows forks, whatever it is told."""
-    return copies(name) or counts_of(name) is not None
 
 
 def make_source(
@@ -207,30 +169,13 @@ def make_source(
         settings=config.retrieval,
         references=library.texts if library else None,
         load=lambda name: _load_draft(name, target, config, progress),
-        shape=lambda draft: _shape(target, draft, config),
-        most_drafted=_most_drafted(config),
+        shape=lambda draft: shape_of(config, target, draft),
+        most_drafted=most_drafted(config),
     )
     sources = [make_draft(name, makers) for name in config.drafts if name != "none"]
     if not sources:
         return None
     return sources[0] if len(sources) == 1 else MergedDraft(sources, makers.most_drafted)
-
-
-def _most_drafted(config: RunConfig) -> int:
-    """What bounds a draft that does not copy where one that does stands beside it."""
-    if config.tree:
-        return MAX_TREE_NODES
-    return config.draft_len if isinstance(config.draft_len, int) else MAX_DRAFT_LEN
-
-
-def _shape(target: LoadedModel, draft: LoadedModel, config: RunConfig) -> Shape | None:
-    """How the tree of a draft model grows; None for chains."""
-    plan = config.tree_plan
-    if plan is None:
-        return None
-    if plan.widths:
-        return Profile(plan.widths)
-    return AutoShape(Costs(sorted(target.pass_times.items()), sorted(draft.pass_times.items())))
 
 
 def _default_drafts(target: str, shelf: Shelf | None) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The bench: how it compares, what it reports. Numbers here are scripted; no test depends on a clock."""
 
+import dataclasses
 import json
 
 import pytest
@@ -14,7 +15,7 @@ from specviz.bench.bench import Bench, Goal, Row
 from specviz.bench.drafts import gains
 from specviz.bench.engine import against_transformers, bookkeeping, numerics, outside_share, pass_times
 from specviz.bench.report import SECTIONS, TITLES
-from specviz.bench.retrieval import retrieval
+from specviz.bench.retrieval import measure_answers, retrieval
 from specviz.bench.rounds import Spread, in_turn, ratios
 from specviz.bench.tree_tables import format_trees
 from specviz.bench.trees import MOST_SECONDS, TEMPERATURES, TREE_ROWS, measure_trees, settings_of, trees
@@ -210,6 +211,11 @@ def test_the_kept_measurement_of_copying_holds_every_answer_and_its_table_agrees
     assert f"| {sum(quoted) / 2:.2f} [{quoted[0]:.2f}–{quoted[1]:.2f}] |" in line
     assert "6 of 6 texts identical to plain decoding." in table
     assert "memory of the index, bytes a token" in table
+
+
+def test_a_quick_run_answers_the_shortest_prompt_of_each_category(citing):
+    quick = dataclasses.replace(citing, quick=True)
+    assert {one.prompt for one in measure_answers(quick)} == {"lease-quote-2", "lease-ask-2"}
 
 
 def test_searching_reports_memory_and_times_over_as_many_tokens_as_it_says(monkeypatch):

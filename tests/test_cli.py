@@ -716,3 +716,21 @@ def test_a_full_disk_under_the_output_is_one_line(capsys, monkeypatch):
 def test_a_closed_output_swallows_what_it_is_given(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["run", "--prompt", "x", "--json"], prepare=FakeEngine().prepare) == 0
+
+
+def test_the_bench_of_copying_keeps_its_two_files_where_it_is_told_and_prints_the_table(
+    tmp_path, monkeypatch, capsys
+):
+    seen = {}
+
+    def measured(chosen, folder, say):
+        seen.update(drafts=chosen.drafts, quick=chosen.quick, folder=folder)
+        say("Answering", 0.5)
+        return {"table": "# Copying\n"}
+
+    monkeypatch.setattr("specviz.bench.measure_retrieval", measured)
+    assert main(["bench", "--retrieval", "--quick", "--drafts", "mix", "--out", str(tmp_path)]) == 0
+    assert seen == {"drafts": ("mix",), "quick": True, "folder": tmp_path}
+    assert capsys.readouterr().out == "# Copying\n"
+    assert main(["bench", "--retrieval"]) == 0
+    assert seen["folder"] == ROOT / "assets" / "results"

@@ -100,19 +100,15 @@ def retrieval(bench: Bench) -> Iterator[Row]:
 
 
 def _tasks(bench: Bench) -> list[_Task]:
-    """Every prompt of every set, by category; the first of each category and set for a quick run.
-
-    The shortest prompt comes first: the warm-up repeats it.
-    """
+    """Every prompt of every set, the shortest first, which the warm-up repeats; one a category for a quick run."""
     tasks = []
     for texts in bench.sets:
         alone = Shelf(texts.documents)
         within = alone.putting_in_prompt({document.name for document in texts.documents})
-        prompts: Sequence[SetPrompt] = sorted(texts.prompts, key=lambda prompt: prompt.category)
-        if bench.quick:
-            prompts = [next(same) for _, same in groupby(prompts, key=lambda prompt: prompt.category)]
-        tasks += [_Task(prompt, within if prompt.in_prompt else alone) for prompt in prompts]
-    return sorted(tasks, key=lambda task: (task.prompt.in_prompt, len(task.prompt.prompt)))
+        tasks += [_Task(prompt, within if prompt.in_prompt else alone) for prompt in texts.prompts]
+    tasks.sort(key=lambda task: (task.prompt.in_prompt, len(task.prompt.prompt)))
+    first = {task.prompt.category: task for task in reversed(tasks)}
+    return [task for task in tasks if not bench.quick or task is first[task.prompt.category]]
 
 
 def _ours(bench: Bench, draft: str, task: _Task) -> Answer:

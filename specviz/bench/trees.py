@@ -21,9 +21,10 @@ from specviz.bench.rounds import Spread, in_turn, ratios, rotated
 from specviz.bench.tree_tables import NAME as TABLE_NAME
 from specviz.bench.tree_tables import format_trees
 from specviz.distill.store import write_atomic
+from specviz.drafts.naming import can_branch
 from specviz.errors import ConfigError
 from specviz.models import catalog
-from specviz.run import can_branch, versions
+from specviz.run import versions
 from specviz.trace import Lane, Trace
 
 TEMPERATURES = (0.0, 1.0)
