@@ -204,7 +204,7 @@ def test_a_broken_file_is_told_in_one_sentence_of_ours(guest, tmp_path, kind):
     data, part = BROKEN[kind]
     file = tmp_path / "broken.json"
     file.write_bytes(data)
-    guest.page.set_input_files(".sv-tools .sv-picker", file)
+    guest.page.set_input_files(".sv-opentrace", file)
     guest.page.wait_for_selector(".sv-alert:visible")
     said = guest.page.inner_text(".sv-alert")
     assert part in said
@@ -222,7 +222,7 @@ def test_a_message_is_not_wiped_away_by_a_run_that_goes_on(served, guest, tmp_pa
     file.write_text("no")
     guest.run()
     guest.until("v.run.course.length > 2")
-    guest.page.set_input_files(".sv-tools .sv-picker", file)
+    guest.page.set_input_files(".sv-opentrace", file)
     guest.page.wait_for_selector(".sv-alert:visible")
     at = guest.ask("v.run.next")
     guest.until(f"v.run.next > {at} + 3")

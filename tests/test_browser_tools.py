@@ -106,7 +106,7 @@ def test_a_run_is_saved_opened_again_and_replayed_with_no_model(served, visit, t
     file = tmp_path / "mine.json"
     file.write_text(trace.to_json(), encoding="utf-8")
     other = visit().open()
-    other.page.set_input_files(".sv-tools .sv-picker", file)
+    other.page.set_input_files(".sv-opentrace", file)
     other.until("v.run.start.source === 'imported'")
     assert other.ask("v.run.course.length") == course
     other.ask("v.transport.toEnd()")
@@ -116,7 +116,7 @@ def test_a_run_is_saved_opened_again_and_replayed_with_no_model(served, visit, t
     )
     assert len(served.engine.configs) == runs
     file.write_text('{"format": "specviz-trace", "version": 1, "events": "<script>"}', encoding="utf-8")
-    other.page.set_input_files(".sv-tools .sv-picker", file)
+    other.page.set_input_files(".sv-opentrace", file)
     other.page.wait_for_selector(".sv-alert:not([hidden])")
     assert "The trace is damaged" in other.page.inner_text(".sv-alert")
     assert other.ask("v.run.course.length") == course  # what was shown stays

@@ -38,7 +38,7 @@ def opened(browser, served, file, viewport):
     guest = Visit(browser, served.url)
     guest.page.set_viewport_size(viewport)
     guest.open()
-    guest.page.set_input_files(".sv-tools .sv-picker", file)
+    guest.page.set_input_files(".sv-opentrace", file)
     guest.until("v.run.start.source === 'imported'")
     guest.ask("v.transport.toEnd()")
     guest.page.wait_for_selector(".sv-tree:not([hidden])")

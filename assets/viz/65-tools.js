@@ -50,7 +50,7 @@ class Tools {
     this.ask = ask;
     this.maxFileChars = maxFileChars;
     const button = (text, title, action) => el("button", { type: "button", class: "sv-btn wide", text, title, onclick: action });
-    this.picker = el("input", { type: "file", accept: ".json,application/json", class: "sv-picker", tabindex: "-1", "aria-hidden": "true", onchange: () => this.pick() });
+    this.picker = el("input", { type: "file", accept: ".json,application/json", class: "sv-picker sv-opentrace", tabindex: "-1", "aria-hidden": "true", onchange: () => this.pick() });
     this.keep = [
       button("Save trace", "Everything about this run as JSON: opens here again, or with the command line", () => this.save("trace")),
       button("Save table", "One row for each pass, as CSV", () => this.save("steps")),
