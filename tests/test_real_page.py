@@ -101,7 +101,9 @@ def test_case_61_without_a_network_the_page_is_whole_and_every_draft_runs(browse
     guest.until("v.plots.plotly !== null && v.plots.plots.every((plot) => plot.box.data)")
     guest.page.get_by_label("number input for New tokens, at most").fill("12")
     assert len(shown.drafts) >= 5
-    for label, _ in shown.drafts:
+    for label, name in shown.drafts:
+        if "references" in name:
+            continue  # has nothing to copy from until a visitor brings texts
         guest.page.get_by_label(label, exact=True).check()
         guest.run(Prompt="Name three rivers.").finish()
         assert guest.ask("v.run.phase") == "done", label

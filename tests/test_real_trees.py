@@ -11,9 +11,10 @@ from test_real import PROMPTS, decoded, plain, target
 from test_trees import auto
 from toys import said
 
-from specviz import run
 from specviz.config import RunConfig
+from specviz.drafts import naming
 from specviz.models import catalog
+from specviz.run import make_source
 
 pytestmark = pytest.mark.real
 __all__ = ["plain", "target"]  # fixtures, which pytest finds by name
@@ -35,7 +36,7 @@ def source_of(target, names, tree):
         ready, reason = catalog.is_ready(catalog.find(name))
         if not ready:
             pytest.skip(reason)
-    return run.make_source(target, RunConfig(drafts=names, tree=tree, dtype="bfloat16", device="cpu"))
+    return make_source(target, RunConfig(drafts=names, tree=tree, dtype="bfloat16", device="cpu"))
 
 
 @pytest.mark.parametrize(("names", "tree"), CASES, ids=[f"{names}, {tree}" for names, tree in CASES])
@@ -43,7 +44,7 @@ def source_of(target, names, tree):
 def test_every_tree_gives_the_ids_logits_and_cache_of_plain_decoding_bit_for_bit(
     target, plain, monkeypatch, prompt, names, tree
 ):
-    monkeypatch.setattr(run, "AutoShape", lambda _: auto())  # by times of our own, whatever this machine does
+    monkeypatch.setattr(naming, "AutoShape", lambda _: auto())  # by times of our own, whatever this machine does
     prompt_ids, expected, stored = plain(prompt)
     source = source_of(target, tuple(names.split()), tree)
     trace, ours = decoded(target, source, prompt_ids, tree=tree, max_new_tokens=NUM_NEW)
