@@ -5,8 +5,10 @@ Owns: their options, progress and last words in a terminal. Must not know how th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +38,8 @@ def bench(options: Options) -> int:
 
     sections = choose(options.section)
 
-    status = Status(sys.stderr)
-    try:
+    with _showing() as status:
         report = measure(quick=options.quick, say=status.show, sections=sections)
-    finally:
-        status.clear()
     table = format_report(report)
     print(table)
     kept = [_keep(table + "\n", table_file)] if table_file else []
@@ -59,6 +58,16 @@ def _keep(text: str, out: OutputFile) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _showing() -> Iterator[Status]:
+    """A line of progress that is gone when the job is over, however it ends."""
+    status = Status(sys.stderr)
+    try:
+        yield status
+    finally:
+        status.clear()
+
+
 def _chosen(options: Options) -> tuple[Any, Path]:
     """(the bench with the drafts that were named, the folder of its results)."""
     from specviz.bench import Bench
@@ -74,11 +83,8 @@ def _bench_trees(options: Options) -> int:
     from specviz.bench import format_trees, measure_trees
 
     bench, folder = _chosen(options)
-    status = Status(sys.stderr)
-    try:
+    with _showing() as status:
         report = measure_trees(bench, folder, say=status.show)
-    finally:
-        status.clear()
     print(format_trees(report), end="")
     return 0
 
@@ -88,18 +94,16 @@ def _bench_by_category(options: Options) -> int:
     from specviz.bench import format_categories, measure_categories
 
     bench, folder = _chosen(options)
-    status = Status(sys.stderr)
+    limit = options.limit_per_category
     try:
-        report = measure_categories(bench, folder, limit_per_category=options.limit_per_category, say=status.show)
+        with _showing() as status:
+            report = measure_categories(bench, folder, limit_per_category=limit, say=status.show)
     except KeyboardInterrupt:
-        status.clear()
         print(
             f"specviz: interrupted; what is measured is in {folder}, and the same command goes on.",
             file=sys.stderr,
         )
         return 130
-    finally:
-        status.clear()
     print(format_categories(report), end="")
     return 0
 
@@ -109,11 +113,8 @@ def _bench_retrieval(options: Options) -> int:
     from specviz.bench import measure_retrieval
 
     bench, folder = _chosen(options)
-    status = Status(sys.stderr)
-    try:
+    with _showing() as status:
         report = measure_retrieval(bench, folder, say=status.show)
-    finally:
-        status.clear()
     print(report["table"], end="")
     return 0
 
@@ -155,12 +156,9 @@ def index(options: Options) -> int:
     from specviz import models  # late: it imports torch
     from specviz.drafts.retrieval import corpus
 
-    status = Status(sys.stderr)
-    try:
+    with _showing() as status:
         tokenizer = models.load_tokenizer(options.target or models.default_target())
         built = corpus.build(options.folder, options.out, tokenizer, status.update)
-    finally:
-        status.clear()
     for complaint in built.complaints:
         print(one_line(f"specviz: {complaint}"), file=sys.stderr)
     seconds = f"{built.tokenize_s:.1f} s for reading, {built.index_s:.1f} s for sorting"

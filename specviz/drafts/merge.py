@@ -5,15 +5,13 @@ Owns: merging trees by prefix, and a source made of sources. Must not know what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from specviz.config import MAX_TREE_NODES
-from specviz.drafts import DraftSource, Observation, ReadsPrompt, SharesCache, most_copied
-from specviz.runner.cache import TreeCache
-from specviz.sampling import Sampler
+from specviz.drafts import DraftSource
+from specviz.drafts.several import Several
 from specviz.verify import ROOT, TokenTree
 
 
@@ -35,24 +33,11 @@ def merge_trees(trees: Sequence[TokenTree], proposer_offsets: Sequence[int]) -> 
     return merged
 
 
-class MergedDraft:
-    """2 or more sources that propose in the same step; the budget is shared out among them.
-
-    `draft_len` is the most that a member drafts that does not copy.
-    """
+class MergedDraft(Several):
+    """2 or more sources that propose in the same step; the budget is shared out among them."""
 
     def __init__(self, sources: Sequence[DraftSource], draft_len: int = MAX_TREE_NODES) -> None:
-        self.sources = tuple(sources)
-        self._limits = [most_copied(source) or draft_len for source in sources]
-        self.most_copied = max(most_copied(source) for source in sources)
-        self.names = tuple(name for source in sources for name in source.names)
-        self.wants_hidden = any(source.wants_hidden for source in sources)
-        sizes = [len(source.names) for source in sources]
-        self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
-
-    def start(self, context_ids: list[int], sampler: Sampler, cancelled: Callable[[], bool]) -> None:
-        for source in self.sources:
-            source.start(context_ids, sampler, cancelled)
+        super().__init__(sources, draft_len)
 
     def propose(self, context_ids: list[int], budget: int, generator: torch.Generator) -> TokenTree:
         # Each takes a share of what those before it left: that depends on earlier draws alone, as the rule asks,
@@ -65,19 +50,3 @@ class MergedDraft:
             trees.append(source.propose(context_ids, share, generator) if share else TokenTree())
             budget -= len(trees[-1])
         return merge_trees(trees, self._offsets)
-
-    def share(self, cache: TreeCache) -> None:
-        """Hand the target's cache on to those who are part of it."""
-        for source in self.sources:
-            if isinstance(source, SharesCache):
-                source.share(cache)
-
-    def read_prompt(self, hidden: Tensor) -> None:
-        """Hand the prompt's states on to those who want them."""
-        for source in self.sources:
-            if isinstance(source, ReadsPrompt):
-                source.read_prompt(hidden)
-
-    def observe(self, seen: Observation) -> None:
-        for source in self.sources:
-            source.observe(seen)
