@@ -28,6 +28,7 @@ MIN_KEYS = 16
 """What a cache hands over at least, masked slots included: products with fewer keys round otherwise."""
 _MIN_QUERIES = 4
 _PROBE_ROWS = 32
+_ROUNDING = 1e-5  # float32 sums of some thousand products, in another order
 
 
 class PackedLinear(nn.Module):
@@ -63,11 +64,23 @@ def multiplies_bfloat16() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def pack_linears(model: nn.Module) -> int:
-    """Replace every bfloat16 CPU `nn.Linear` whose packed twin gives equal bits; return how many.
+def fast_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the hardware multiplies it natively, else float32."""
+    return torch.bfloat16 if device.type != "cpu" or multiplies_bfloat16() else torch.float32
 
-    The operators are torch's own but private: where they are missing or round otherwise than `nn.Linear`, the
-    layer stays as it is. Shapes are probed once each.
+
+def fast_products(device: torch.device) -> torch.autocast:
+    """A context in which float32 matrices are multiplied in `fast_dtype(device)`."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=fast_dtype(device) == torch.bfloat16)
+
+
+def pack_linears(model: nn.Module) -> int:
+    """Replace every CPU `nn.Linear` in bfloat16 or float32 whose packed twin gives the same; return how many.
+
+    In bfloat16 that means equal bits, in float32 equal up to the order of sums: there the stock layer is not
+    oneDNN's, and takes two to three times as long for a few rows, which is just what verifying takes. The
+    operators are torch's own but private: where they are missing or give something else, the layer stays as it
+    is. Shapes are probed once each.
     """
     verdicts: dict[tuple[int, int, bool], tuple[bool, bool]] = {}
     num_packed = 0
@@ -90,19 +103,21 @@ def _packable(linear: nn.Linear) -> bool:
     has_ops = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and hasattr(
         torch.ops.mkldnn, "_linear_pointwise"
     )
-    on_cpu = linear.weight.device.type == "cpu" and linear.weight.dtype == torch.bfloat16
-    return bool(has_ops and on_cpu and torch.backends.mkldnn.is_available())
+    on_cpu = linear.weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    dtype = linear.weight.dtype  # oneDNN refuses to pack what the CPU cannot multiply
+    return has_ops and on_cpu and (dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies_bfloat16()))
 
 
 @torch.inference_mode()
 def _probe(linear: nn.Linear, packed: PackedLinear) -> tuple[bool, bool]:
-    """(equals `nn.Linear` bit for bit on a block, a row alone needs padding to keep its bits)."""
+    """(gives what `nn.Linear` gives for a block, a row alone needs padding to keep its bits)."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(_PROBE_ROWS, linear.in_features, generator=generator).to(linear.weight.dtype)
-    block = packed(rows)
-    usable = torch.equal(block, linear(rows))
+    block, stock = packed(rows), linear(rows)
+    if linear.weight.dtype == torch.float32:
+        return bool((block - stock).abs().max() <= _ROUNDING * stock.abs().max()), False
     alone = torch.cat([packed(row[None]) for row in rows])
-    return usable, not torch.equal(alone, block)
+    return torch.equal(block, stock), not torch.equal(alone, block)
 
 
 def exact_attention(

@@ -245,7 +245,7 @@ def _add_distill(parser: argparse.ArgumentParser) -> None:
     add("--target", metavar="T", default=argparse.SUPPRESS, help="whose draft to train")
     add("--out", metavar="FOLDER", required=True, help="a new folder, where the draft goes")
     add("--kind", metavar="K", default="tiny", help="tiny (default), pruned, pruned-two, feature or ngram")
-    add("--after", metavar="D", action="append", default=[], help="with --kind tiny: an earlier draft of the same "
+    add("--after", metavar="D", action="append", default=[], help="with tiny or pruned: an earlier draft of the same "
         "target; the new one learns what it misses, to share a tree with it; may be given again")  # fmt: skip
     add("--minutes", metavar="X", type=float, default=argparse.SUPPRESS, help="time for data and training")
     add("--data-tokens", metavar="N", type=int, default=argparse.SUPPRESS, help="answer tokens to write")

@@ -16,6 +16,7 @@ from torch import Tensor
 from specviz.distill.headfit import Reading
 from specviz.distill.loss import Labels, soft_shares, top_and_tail
 from specviz.distill.store import Chat
+from specviz.numerics import fast_dtype
 
 States = Callable[[Chat], Tensor]
 """The target's last hidden states of a chat, (tokens, width)."""
@@ -57,7 +58,7 @@ class CutHead:
 
     def loss(self, states: Tensor, labels: Labels) -> Tensor:
         """Cross-entropy of states (rows, width) over the kept tokens."""
-        return top_and_tail(states.float(), self.rows, labels, torch.bfloat16)
+        return top_and_tail(states.float(), self.rows, labels, fast_dtype(self.device))
 
     def choose(self, states: Tensor) -> Ints:
         """First choice behind each of `states` (rows, width), as ids (rows,)."""

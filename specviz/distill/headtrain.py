@@ -5,6 +5,7 @@ Owns: the loss of a batch, chains included, `HeadLearner`, and where a head hits
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -13,12 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specviz.distill.boost import Earlier, weighed
 from specviz.distill.headbatch import CutHead, HeadBatch, HeadRecipe, States, make_head_batch
 from specviz.distill.headnet import Cached, HeadNet
 from specviz.distill.measure import Hits
 from specviz.distill.store import Chat
 from specviz.distill.train import Scored, TrainSettings
 from specviz.drafts.head_file import output_rows
+from specviz.numerics import fast_products
 
 NUM_STEPS = 4
 ALONE_FROM = 0.5
@@ -26,8 +29,8 @@ ALONE_FROM = 0.5
 
 
 def head_loss(net: HeadNet, head: CutHead, batch: HeadBatch, recipe: HeadRecipe) -> Tensor:
-    """Mean loss of a scored position, further steps added with falling weights. Products are in bfloat16."""
-    with torch.autocast(batch.ids.device.type, torch.bfloat16):
+    """Mean loss of a scored position, further steps added with falling weights. In bfloat16 where that is fast."""
+    with fast_products(batch.ids.device):
         if batch.states is None:
             own, kept = net.read_tokens(batch.ids), list[Cached]()
         else:
@@ -53,11 +56,15 @@ def _read_at(ids: Tensor, rows: Tensor) -> Tensor:
 
 
 class HeadLearner:
-    """A head that learns: its network, the target's output rows, and for `feature` the target's `states`."""
+    """A head that learns: its network, the target's output rows, and for `feature` the target's `states`.
 
-    def __init__(self, net: HeadNet, target: Any, states: States | None) -> None:
+    What the drafts that come `earlier` miss counts most.
+    """
+
+    def __init__(self, net: HeadNet, target: Any, states: States | None, earlier: Earlier | None = None) -> None:
         self.net: torch.nn.Module = net
         self.head_net, self.states = net, states
+        self._earlier = earlier
         self._target = target
 
     @cached_property
@@ -82,6 +89,9 @@ class HeadLearner:
         recipe = HeadRecipe(settings.greedy_share, num_steps=NUM_STEPS if alone else 1)
         rng = np.random.default_rng((settings.seed, 3, number))
         batch = make_head_batch(chats, self.head, recipe, rng, self.states)
+        if self._earlier:
+            labels = weighed(batch.labels, [self._earlier.answer_hits(chat) for chat in chats])
+            batch = dataclasses.replace(batch, labels=labels)
         return Scored(head_loss(self.head_net, self.head, batch, recipe), batch.num_tokens)
 
 

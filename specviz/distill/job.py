@@ -17,6 +17,7 @@ import torch
 
 from specviz import models
 from specviz.distill import card, store
+from specviz.distill.boost import Earlier
 from specviz.distill.chats import Planner, Template, read_template
 from specviz.distill.generate import Writer, check_context
 from specviz.distill.kinds import KINDS, Kind, Lesson
@@ -74,8 +75,7 @@ def load_target(name: str) -> tuple[Any, Any]:
     files = source.folder_of(name).glob("*.safetensors")
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     check_memory(sum(file.stat().st_size for file in files), memory_bytes, name)
-    model, tokenizer = models.load_plain(name)
-    return model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+    return models.load_plain(name, device="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def distill(
@@ -124,8 +124,8 @@ class _Job:
         self._save(result)
         return result
 
-    def _load_earlier(self, tokenizer: Any, loader: Loader) -> dict[str, Any]:
-        """The drafts that come before this one, by name."""
+    def _load_earlier(self, tokenizer: Any, loader: Loader) -> Earlier:
+        """The drafts that come before this one."""
         found = {}
         for name in self.settings.after:
             require_causal(name)
@@ -135,7 +135,7 @@ class _Job:
                 ours = self.settings.target
                 raise ModelError(f"--after {name} has other tokens than {ours}; name a draft of the same target.")
             found[name] = model.eval()
-        return found
+        return Earlier(found)
 
     def _write_data(self, model: Any, tokenizer: Any) -> None:
         template = read_template(tokenizer)

@@ -35,7 +35,7 @@ def agreement(student: Any, chats: Sequence[Chat], draft_len: int = 4) -> Agreem
     """Compares first choices along the target's own answers, given to the draft as they are."""
     was_training = student.training
     student.eval()
-    hits = [first_choices(student, chat) for chat in chats if chat.num_answer]
+    hits = [first_choices(student, chat, chat.answer_start) for chat in chats if chat.num_answer]
     student.train(was_training)
     return replay([np.broadcast_to(chat_hits, (draft_len, len(chat_hits))) for chat_hits in hits])
 
@@ -55,12 +55,12 @@ def replay(hits: Sequence[Hits]) -> Agreement:
 
 
 @torch.inference_mode()
-def first_choices(student: Any, chat: Chat) -> Hits:
-    """Whether the draft's first choice at each answer position (num_answer,) is the target's."""
+def first_choices(student: Any, chat: Chat, start: int) -> Hits:
+    """Whether the draft's first choice at each position from `start` on, (n - start,), is the target's."""
     ids = torch.from_numpy(chat.ids[:-1]).to(student.device)[None]
-    hidden = student.model(input_ids=ids, use_cache=False).last_hidden_state[0, chat.answer_start - 1 :]
+    hidden = student.model(input_ids=ids, use_cache=False).last_hidden_state[0, start - 1 :]
     choice: npt.NDArray[np.int64] = student.lm_head(hidden).argmax(dim=-1).cpu().numpy()
-    hits: Hits = choice == chat.top_ids[chat.answer_start - chat.first_row :, 0]
+    hits: Hits = choice == chat.top_ids[start - chat.first_row :, 0]
     return hits
 
 

@@ -6,6 +6,7 @@ most a minute. Must not know where chats come from, model cards or faces.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 import time
@@ -18,8 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from specviz.distill.boost import Earlier, weighed
 from specviz.distill.loss import Labels, choose_classes, soft_shares, top_and_tail
 from specviz.distill.store import Chat, write_atomic
+from specviz.numerics import fast_dtype, fast_products
 
 
 @dataclass(frozen=True)
@@ -136,14 +139,15 @@ def _row_weights(chat: Chat, user_weight: float) -> npt.NDArray[np.float32]:
 
 
 def batch_loss(student: Any, batch: Batch) -> torch.Tensor:
-    """Mean loss per scored position. Matrices are multiplied in bfloat16, sums are kept in float32."""
-    with torch.autocast(batch.ids.device.type, torch.bfloat16):
+    """Mean loss per scored position. Matrices are multiplied in bfloat16 where that is fast, sums are
+    kept in float32."""
+    with fast_products(batch.ids.device):
         states = student.model(input_ids=batch.ids, use_cache=False).last_hidden_state
     hidden = states.flatten(0, 1).index_select(0, batch.places).float()
     head = student.lm_head.weight
     if batch.labels.prior is not None:
         head = head.index_select(0, batch.classes)
-    return top_and_tail(hidden, head, batch.labels, torch.bfloat16)
+    return top_and_tail(hidden, head, batch.labels, fast_dtype(hidden.device))
 
 
 class Learner(Protocol):
@@ -166,14 +170,11 @@ class Scored(NamedTuple):
 
 
 class Causal:
-    """A whole causal LM of transformers that learns every position of a chat.
+    """A whole causal LM of transformers that learns every position of a chat, those most that `earlier` miss."""
 
-    `reweigh`, where given, changes what each position of a batch counts.
-    """
-
-    def __init__(self, student: Any, reweigh: Callable[[Batch], Batch] = lambda batch: batch) -> None:
+    def __init__(self, student: Any, earlier: Earlier | None = None) -> None:
         self.net = student
-        self._reweigh = reweigh
+        self._earlier = earlier
 
     def optimizers(self, settings: TrainSettings) -> list[torch.optim.Optimizer]:
         rate, decay = settings.learning_rate, settings.weight_decay
@@ -182,7 +183,10 @@ class Causal:
 
     def lesson(self, chats: Sequence[Chat], settings: TrainSettings, number: int, fraction: float) -> Scored:
         del fraction  # the same from first to last
-        batch = self._reweigh(make_batch(chats, settings, self.net.config.vocab_size, number, self.net.device))
+        batch = make_batch(chats, settings, self.net.config.vocab_size, number, self.net.device)
+        if self._earlier:
+            labels = weighed(batch.labels, [self._earlier.hits(chat) for chat in chats])
+            batch = dataclasses.replace(batch, labels=labels)
         return Scored(batch_loss(self.net, batch), batch.num_tokens)
 
 

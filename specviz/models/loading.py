@@ -21,7 +21,7 @@ from specviz.models.blank import untrained
 from specviz.models.catalog import BLANK
 from specviz.models.hub import first_line
 from specviz.models.source import FROM_DISK, folder_of
-from specviz.numerics import EXACT_ATTENTION, multiplies_bfloat16, pack_linears
+from specviz.numerics import EXACT_ATTENTION, fast_dtype, pack_linears
 
 Progress = Callable[[str, float | None], None]
 _RECURRENT = ("linear", "mamba", "recurrent", "ssm", "rwkv", "conv")
@@ -93,15 +93,15 @@ def load(
         ModelError: it cannot be had, or not be decoded losslessly.
     """
     device = _device(device)
-    dtype = _dtype(dtype, device)
-    if not _is_cpu_bfloat16(getattr(torch, dtype), torch.device(device)):
+    kind = _dtype(dtype, torch.device(device))
+    if not _is_cpu_bfloat16(kind, torch.device(device)):
         numerics = "fast"  # what it comes to anyway, so that one model is not kept twice
-    key = (name, dtype, device, numerics)
+    key = (name, str(kind), device, numerics)
     with _LOCK:
         if key not in _REGISTRY:
             if progress:
                 progress(f"Loading {name}", None)
-            _REGISTRY[key] = _load(name, getattr(torch, dtype), device, numerics)
+            _REGISTRY[key] = _load(name, kind, device, numerics)
         return _REGISTRY[key]
 
 
@@ -129,9 +129,9 @@ def load_blank(target: LoadedModel) -> LoadedModel:
         return _REGISTRY[key]
 
 
-def load_plain(name: str, dtype: torch.dtype = torch.bfloat16) -> tuple[nn.Module, Any]:
+def load_plain(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[nn.Module, Any]:
     """(model, tokenizer) as transformers gives them, for training and for comparisons; not registered."""
-    return _read(name, dtype, "cpu")
+    return _read(name, _dtype(dtype, torch.device(device)), device)
 
 
 def load_tokenizer(name: str) -> Any:
@@ -161,15 +161,13 @@ def _device(device: str) -> str:
     return device
 
 
-def _dtype(dtype: str, device: str) -> str:
-    """bfloat16 where the hardware multiplies it natively, else float32."""
-    if dtype != "auto":
-        return dtype
-    return "bfloat16" if device != "cpu" or multiplies_bfloat16() else "float32"
+def _dtype(dtype: str, device: torch.device) -> torch.dtype:
+    named: torch.dtype = fast_dtype(device) if dtype == "auto" else getattr(torch, dtype)
+    return named
 
 
 def _is_cpu_bfloat16(dtype: torch.dtype, device: torch.device) -> bool:
-    """Where weights are packed and blocks can be exact."""
+    """Where blocks can be exact."""
     return dtype == torch.bfloat16 and device.type == "cpu"
 
 
@@ -210,8 +208,7 @@ def wrap(model: nn.Module, tokenizer: Any, *, name: str, numerics: str = "exact"
     num_params = sum(parameter.numel() for parameter in model.parameters())  # packed weights are none any more
     parameter = next(model.parameters())
     on_cpu_bf16 = _is_cpu_bfloat16(parameter.dtype, parameter.device)
-    if on_cpu_bf16:
-        pack_linears(model)
+    pack_linears(model)
     # A cache of compressed keys is projected by the model itself, in its own dtype.
     exact = numerics == "exact" and on_cpu_bf16 and not getattr(config, "kv_lora_rank", None)
     try:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from specviz.distill.boost import gain
 from specviz.distill.headbatch import for_fitting
 from specviz.distill.headfit import fit_states, start_weights
 from specviz.distill.headnet import HeadNet
 from specviz.distill.headtrain import HeadLearner, hits
 from specviz.distill.kinds.course import reporter
 from specviz.distill.kinds.kind import About, Lesson
-from specviz.distill.measure import Agreement, replay
+from specviz.distill.measure import Agreement, Hits, replay
 from specviz.distill.report import Report
 from specviz.distill.states import StateStore
 from specviz.distill.store import Chat
@@ -85,7 +86,8 @@ class _Head:
         self._net.kept_ids.copy_(most_frequent(chats, len(self._table), len(self._net.kept_ids)))
         if not lesson.checkpoint.exists():
             self._fit(chats)
-        learner = HeadLearner(self._net, self._target, self._given)
+        self._earlier = lesson.earlier
+        learner = HeadLearner(self._net, self._target, self._given, self._earlier)
         settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed, learning_rate=_RATE)
         trainer = Trainer(learner, chats, settings, lesson.checkpoint, lesson.clock)
         return trainer.run(reporter(trainer, settings, lesson, self._agreement))
@@ -122,7 +124,12 @@ class _Head:
             for parameter in self._net.parameters():
                 if parameter.dim() == 2:
                     parameter.copy_(from_eight_bits(*to_eight_bits(parameter)))
+        self._gain = gain(self._answer_hits, self._earlier, held_out) if self._earlier else None
         return self._agreement(held_out)
+
+    def _answer_hits(self, chat: Chat) -> Hits:
+        found: Hits = hits(HeadLearner(self._net, self._target, self._given_held_out), chat)[0]
+        return found
 
     def _agreement(self, chats: Sequence[Chat]) -> Agreement:
         learner = HeadLearner(self._net, self._target, self._given_held_out)
@@ -157,13 +164,15 @@ class _Head:
             ),
             ("bytes", f"{self._bytes:,} (eight bits a weight, a scale a row)"),
         )
-        return About(rows, self.training, _AGREEMENT)
+        training = self.training + (self._earlier.training() if self._earlier else "")
+        return About(rows + (self._gain.rows() if self._gain else ()), training, _AGREEMENT)
 
 
 class Pruned(_Head):
     """The target's first layer, trained further, and as many tokens as `share` allows."""
 
     kind = "pruned"
+    can_follow = True
     share = 20
     """It multiplies at most 1/share of the target's parameters per token."""
     taken: tuple[int, ...] = (0,)

@@ -5,11 +5,12 @@ Owns: `Kind` and the values that pass between a kind and its job. Must not know 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from specviz.distill.boost import Earlier
 from specviz.distill.measure import Agreement
 from specviz.distill.report import Listener
 from specviz.distill.store import Chat
@@ -23,7 +24,7 @@ class Lesson:
     `target` is the name that was given. `chats` are to be trained on, `held_out` never: they only tell how it
     goes. `seconds` and `max_steps` are the limits. `checkpoint` is a file of this job's alone: read it if it is
     there, so that a kill loses at most a minute; the job deletes it at the end. `say` is told a `Report` of stage
-    "train" now and then. `earlier` are causal models by name, drafts of the same target: learn what they miss.
+    "train" now and then. `earlier` are drafts of the same target: learn what they miss.
     """
 
     target: str
@@ -35,7 +36,7 @@ class Lesson:
     checkpoint: Path
     clock: Callable[[], float]
     say: Listener
-    earlier: Mapping[str, Any] = field(default_factory=dict)
+    earlier: Earlier = field(default_factory=lambda: Earlier({}))
 
 
 @dataclass(frozen=True)

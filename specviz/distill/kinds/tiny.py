@@ -5,7 +5,7 @@ Owns: this kind. Must not know how data are written or where jobs keep their sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from specviz.distill import student
-from specviz.distill.boost import COVERED, covered, gain, weighed
-from specviz.distill.card import UNKNOWN, Sizes
+from specviz.distill.boost import gain
+from specviz.distill.card import Sizes
 from specviz.distill.kinds.course import reporter
 from specviz.distill.kinds.kind import About, Lesson
-from specviz.distill.measure import Agreement, agreement
+from specviz.distill.measure import Agreement, Hits, agreement, first_choices
 from specviz.distill.store import Chat
-from specviz.distill.train import Batch, Causal, Progress, Trainer, TrainSettings
+from specviz.distill.train import Causal, Progress, Trainer, TrainSettings
 
 
 class Tiny:
@@ -35,19 +35,19 @@ class Tiny:
 
     def train(self, lesson: Lesson) -> Progress:
         settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed)
-        self._earlier = dict(lesson.earlier)
-        learner = Causal(self._draft, self._on_what_they_miss) if self._earlier else Causal(self._draft)
+        self._earlier = lesson.earlier
+        learner = Causal(self._draft, self._earlier)
         trainer = Trainer(learner, lesson.chats, settings, lesson.checkpoint, lesson.clock)
         measure = partial(agreement, self._draft)
         return trainer.run(reporter(trainer, settings, lesson, measure))
 
-    def _on_what_they_miss(self, batch: Batch) -> Batch:
-        return weighed(batch, covered([*self._earlier.values()], batch))
-
     def measure(self, held_out: Sequence[Chat]) -> Agreement:
         self._draft.to(torch.bfloat16).eval()
-        self._gain = gain(self._draft, [*self._earlier.values()], held_out) if self._earlier else None
+        self._gain = gain(self._answer_hits, self._earlier, held_out) if self._earlier else None
         return agreement(self._draft, held_out)
+
+    def _answer_hits(self, chat: Chat) -> Hits:
+        return first_choices(self._draft, chat, chat.answer_start)
 
     def save(self, out: Path) -> None:
         self._draft.save_pretrained(out)
@@ -57,31 +57,11 @@ class Tiny:
 
     def about(self) -> About:
         return About(
-            rows=(*self._sizes.rows(), *self._gain_rows()),
+            rows=self._sizes.rows() + (self._gain.rows() if self._gain else ()),
             training="Cross-entropy against the target's 16 largest probabilities, all other tokens as one class, "
             "mixed with its first choice; AdamW; embeddings started from principal components of the target's."
-            + self._boosting(),
+            + (self._earlier.training() if self._earlier else ""),
             agreement="Share of positions where the draft's first choice, given the target's own greedy answer so "
             "far, is the target's token; on chats that were never trained on.",
             library="transformers",
-        )
-
-    def _gain_rows(self) -> Iterator[tuple[str, str]]:
-        if self._gain is None:
-            return
-        yield "trained after", " and ".join(self._earlier)
-        found, rate = self._gain, UNKNOWN
-        if found.num_missed:
-            rate = f"{found.num_gained / found.num_missed:.3f}"
-        yield (
-            "where they miss",
-            f"{rate} of {found.num_missed:,} held-out positions, of {found.num_positions:,} in all",
-        )
-
-    def _boosting(self) -> str:
-        if not self._earlier:
-            return ""
-        return (
-            f" A position that {' or '.join(self._earlier)} gets right counts {COVERED:g} of one that is missed "
-            "(boost-tuning, 2305.09781, §3)."
         )
