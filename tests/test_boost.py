@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from test_distill import LIMITS, Parrot, make_target, settings, tokenizer
+from test_distill_heads import deep_target
 from tokenizer_makers import byte_level
 
 from specviz.distill import distill
@@ -15,6 +16,7 @@ from specviz.distill.loss import Labels
 from specviz.distill.measure import first_choices
 from specviz.distill.store import Chat, read_chats
 from specviz.errors import ConfigError, ModelError
+from specviz.models import load_plain
 
 __all__ = ["LIMITS", "tokenizer"]  # a fixture, which pytest finds by name
 
@@ -74,8 +76,6 @@ def test_what_a_draft_adds_is_counted_where_all_earlier_ones_miss():
 
 def trained(tokenizer, tmp_path, name, *after, steps=60, **more):
     """A job over toys; an earlier draft is the folder that an earlier job left."""
-    from specviz.models import load_plain
-
     given = settings(tmp_path, out=tmp_path / name, max_steps=steps, data_tokens=1500, after=after, **more)
     result = distill(
         given, loader=lambda which: (make_target(), tokenizer) if which == "toy" else load_plain(which)
@@ -89,8 +89,6 @@ def test_a_companion_gets_more_of_what_its_elder_misses_than_a_twin_trained_alon
     folder = next((tmp_path / "cache").iterdir())
     chats = [chat for chat in read_chats(folder) if chat.held_out]
     twin, _ = trained(tokenizer, tmp_path, "twin", seed=2)
-    from specviz.models import load_plain
-
     elder, ours, other = (load_plain(str(folder))[0].eval() for folder in (first, companion, twin))
     earlier = Earlier({"first": elder})
     with_companion, with_twin = gain(answered(ours), earlier, chats), gain(answered(other), earlier, chats)
@@ -102,6 +100,21 @@ def test_a_companion_gets_more_of_what_its_elder_misses_than_a_twin_trained_alon
     assert f"--after {first}" in card
     assert "boost-tuning" in card
     assert "boost-tuning" not in (twin / "README.md").read_text()
+
+
+def test_a_head_learns_most_where_its_elders_miss_and_its_card_says_what_it_adds(tokenizer, tmp_path):
+    first, _ = trained(tokenizer, tmp_path, "first")
+
+    def head(name, *after):
+        given = settings(tmp_path, out=tmp_path / name, kind="pruned", max_steps=60, data_tokens=1500, after=after)
+        distill(given, loader=lambda which: (deep_target(), tokenizer) if which == "toy" else load_plain(which))
+        return (given.out / "README.md").read_text(), (given.out / "model.safetensors").read_bytes()
+
+    companion, twin = head("companion", str(first)), head("twin")
+    assert f"| trained after | {first} |" in companion[0]
+    assert "boost-tuning" in companion[0]
+    assert "boost-tuning" not in twin[0]
+    assert companion[1] != twin[1]
 
 
 def test_what_comes_earlier_is_part_of_the_job(tokenizer, tmp_path):
