@@ -6,9 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from test_distill import LIMITS, Parrot, make_target, settings, tokenizer
 from test_distill_heads import deep_target
 from tokenizer_makers import byte_level
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from specviz.distill import distill
 from specviz.distill.boost import COVERED, Earlier, gain, weighed
@@ -115,6 +117,40 @@ def test_a_head_learns_most_where_its_elders_miss_and_its_card_says_what_it_adds
     assert "boost-tuning" in companion[0]
     assert "boost-tuning" not in twin[0]
     assert companion[1] != twin[1]
+
+
+@pytest.mark.parametrize("kind", ["tiny", "pruned", "pruned-two", "feature"])
+def test_training_goes_on_from_the_weights_of_a_finished_draft(kind, tokenizer, tmp_path):
+    def made(name, steps, **more):
+        given = settings(tmp_path, out=tmp_path / name, kind=kind, max_steps=steps, data_tokens=300, **more)
+        distill(given, loader=lambda which: (deep_target(), tokenizer) if which == "toy" else load_plain(which))
+        weights = load_file(given.out / "model.safetensors")
+        return given.out, torch.cat([w.float().flatten() for name, w in weights.items() if name != "kept_ids"])
+
+    first, learned = made("first", 20)
+    _, fresh = made("fresh", 1)
+    further, gone_on = made("further", 1, start=str(first))
+    assert (gone_on - learned).norm() < 0.2 * (fresh - learned).norm(), "one gentle step"
+    card = (further / "README.md").read_text()
+    assert f"| started from | the draft {first} |" in card
+    assert f"--start {first}" in card
+    assert json.loads((further / "distill.json").read_text())["job"]["start"] == str(first)
+
+
+@pytest.mark.parametrize("kind", ["tiny", "pruned", "feature", "ngram"])
+def test_what_cannot_be_trained_further_is_one_sentence(kind, tokenizer, tmp_path):
+    other = tmp_path / "other"
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
+    )
+    LlamaForCausalLM(config).save_pretrained(other)
+    tokenizer.save_pretrained(other)
+    with pytest.raises(ModelError, match=r"^[^\n]*--start .*\.$"):
+        distill(
+            settings(tmp_path, kind=kind, start=str(other)),
+            loader=lambda which: (deep_target(), tokenizer) if which == "toy" else load_plain(which),
+        )
+    assert not (tmp_path / "draft").exists(), "a refused job leaves nothing behind"
 
 
 def test_what_comes_earlier_is_part_of_the_job(tokenizer, tmp_path):

@@ -14,7 +14,8 @@ from transformers import LlamaConfig
 from specviz.distill import distill
 from specviz.distill.headbatch import CutHead, HeadRecipe, make_head_batch
 from specviz.distill.headtrain import HeadLearner, head_loss, hits
-from specviz.distill.kinds.heads import Feature, Pruned, PrunedTwo, forward_size, most_frequent
+from specviz.distill.kinds.head import forward_size, most_frequent
+from specviz.distill.kinds.heads import Feature, Pruned, PrunedTwo
 from specviz.distill.measure import replay
 from specviz.distill.states import StateStore
 from specviz.distill.store import TOP, Chat

@@ -131,6 +131,7 @@ def distill(options: Options) -> int:
         out=Path(options.out),
         kind=options.kind,
         after=tuple(options.after),
+        start=options.start,
         prompts=Path(options.prompts) if options.prompts else None,
         **given,
     )

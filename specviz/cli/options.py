@@ -245,8 +245,10 @@ def _add_distill(parser: argparse.ArgumentParser) -> None:
     add("--target", metavar="T", default=argparse.SUPPRESS, help="whose draft to train")
     add("--out", metavar="FOLDER", required=True, help="a new folder, where the draft goes")
     add("--kind", metavar="K", default="tiny", help="tiny (default), pruned, pruned-two, feature or ngram")
-    add("--after", metavar="D", action="append", default=[], help="with tiny or pruned: an earlier draft of the same "
+    add("--after", metavar="D", action="append", default=[], help="for tiny or pruned: an earlier draft of the "
         "target; the new one learns what it misses, to share a tree with it; may be given again")  # fmt: skip
+    add("--start", metavar="D", help="a finished draft of the same kind and target, whose weights are trained "
+        "further")  # fmt: skip
     add("--minutes", metavar="X", type=float, default=argparse.SUPPRESS, help="time for data and training")
     add("--data-tokens", metavar="N", type=int, default=argparse.SUPPRESS, help="answer tokens to write")
     add("--prompts", metavar="FILE", help="a JSONL file of own prompts")

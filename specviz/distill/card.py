@@ -70,6 +70,8 @@ def command(settings: "DistillSettings") -> str:
     words += ["--data-tokens", str(settings.data_tokens), "--seed", str(settings.seed)]
     for name in settings.after:
         words += ["--after", name]
+    if settings.start:
+        words += ["--start", settings.start]
     if settings.prompts:
         words += ["--prompts", settings.prompts.name]
     return shlex.join(words)
@@ -110,6 +112,8 @@ def _rows(
     rate = f"{measured.rate:.3f}" if measured.num_positions else UNKNOWN
     yield "kind", f"{settings.kind}, for the target {settings.target}"
     yield from about.rows
+    if settings.start:
+        yield "started from", f"the draft {settings.start}"
     yield "data", f"{result.num_answer_tokens:,} answer tokens that the target wrote itself{prompts}"
     yield (
         "tokens seen",

@@ -112,6 +112,8 @@ class _Job:
         self.say(Report("load", f"Loading {self.settings.target}"))
         model, tokenizer = loader(self.settings.target)
         self.kind.build(model, tokenizer, self.settings.seed)
+        if self.settings.start:
+            self.kind.start_from(self.settings.start)
         self.earlier = self._load_earlier(tokenizer, loader)
         self._save_state()  # only now, so that a refused job leaves nothing behind
         self._write_data(model, tokenizer)

@@ -24,7 +24,8 @@ _STATE = "distill.json"
 class DistillSettings:
     """What to train and for how long. `prompts` is a JSONL file of own prompts, `cache` where data lie.
 
-    `after` names earlier drafts of the same target: the new one learns what they miss.
+    `after` names earlier drafts of the same target: the new one learns what they miss. `start` names a finished
+    draft of the same kind and target, whose weights are trained further.
 
     Raises ConfigError for a value out of range.
     """
@@ -33,6 +34,7 @@ class DistillSettings:
     out: Path
     kind: str = "tiny"
     after: tuple[str, ...] = ()
+    start: str | None = None
     minutes: float = 30.0
     data_tokens: int = 1_000_000
     prompts: Path | None = None
@@ -64,7 +66,8 @@ class DistillSettings:
         """What makes two runs the same job; more time or data continues one."""
         digest = sha256(json.dumps(prompts).encode()).hexdigest()[:12] if prompts else ""
         job = {"target": self.target, "kind": self.kind, "seed": self.seed, "prompts": digest}
-        return {**job, "after": list(self.after)} if self.after else job
+        chosen = {"after": list(self.after), "start": self.start}
+        return job | {name: value for name, value in chosen.items() if value}
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ class TrainSettings:
     seed: int = 0
     batch_tokens: int = 4096
     learning_rate: float = 3e-3
+    rate_share: float = 1.0
     warm_up: float = 0.02
     weight_decay: float = 0.01
     greedy_share: float = 0.3
@@ -62,11 +63,11 @@ class Progress:
 
 
 def learning_rate_share(settings: TrainSettings, fraction: float) -> float:
-    """Of the full rate: linear warm-up, then half a cosine down to a hundredth."""
+    """Of the full rate: linear warm-up to `rate_share`, then half a cosine down to a hundredth of that."""
     if fraction < settings.warm_up:
-        return 0.05 + 0.95 * fraction / settings.warm_up
+        return settings.rate_share * (0.05 + 0.95 * fraction / settings.warm_up)
     course = (fraction - settings.warm_up) / (1 - settings.warm_up)
-    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * course))
+    return settings.rate_share * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * course)))
 
 
 def epoch_batches(chats: Sequence[Chat], settings: TrainSettings, epoch: int) -> list[list[int]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specviz.drafts.eight_bit import Linear, to_eight_bits
+from specviz.drafts.eight_bit import Linear, from_eight_bits, to_eight_bits
 from specviz.drafts.feature import FeatureDraft
 from specviz.drafts.head import HeadModel, HeadShape
 from specviz.drafts.head_draft import HeadDraft
@@ -68,35 +69,67 @@ def load_head(folder: Path, name: str, target: LoadedModel) -> HeadDraft:
     Raises:
         ModelError: a damaged folder, or a head that was trained for another target.
     """
-    try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-        fields = {field.name for field in dataclasses.fields(HeadShape)}
-        shape = HeadShape(**{key: value for key, value in config.items() if key in fields})
-        stored = load_file(folder / _WEIGHTS)
+    with _refusing_damage(folder, name):
+        config, shape, stored = _read(folder)
         wanted = config["target"]
         _check_target(name, shape, config["vocab_size"], wanted, target, stored["witnesses"])
         model = _model(shape, stored, target)
+    return KINDS[shape.kind](name, model, _table(target))
+
+
+def read_weights(folder: Path, name: str) -> tuple[HeadShape, dict[str, Tensor], Tensor]:
+    """What a head has learned: its sizes, its weights in float32 named as in `HeadNet`, and the ids it keeps.
+
+    Raises:
+        ModelError: a damaged folder.
+    """
+    with _refusing_damage(folder, name):
+        _, shape, stored = _read(folder)
+        weights = {key: tensor.float() for key, tensor in _vectors(stored).items()}
+        for key in _matrices(stored):
+            weights[key] = from_eight_bits(stored[f"{key}.bytes"], stored[f"{key}.scale"])
+        return shape, weights, stored["kept_ids"].long()
+
+
+@contextmanager
+def _refusing_damage(folder: Path, name: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ModelError(
             f"The draft head {name!r} in {folder} is damaged ({error}); train it again: python -m specviz distill"
         ) from error
-    return KINDS[shape.kind](name, model, _table(target))
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], HeadShape, dict[str, Tensor]]:
+    """(its config, its sizes, what is stored of it)."""
+    config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    fields = {field.name for field in dataclasses.fields(HeadShape)}
+    shape = HeadShape(**{key: value for key, value in config.items() if key in fields})
+    return config, shape, load_file(folder / _WEIGHTS)
+
+
+def _matrices(stored: Mapping[str, Tensor]) -> list[str]:
+    return [name.removesuffix(".bytes") for name in stored if name.endswith(".bytes")]
+
+
+def _vectors(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: tensor
+        for name, tensor in stored.items()
+        if tensor.dtype == torch.bfloat16 and not name.endswith((".scale", "witnesses"))
+    }
 
 
 def _model(shape: HeadShape, stored: Mapping[str, Tensor], target: LoadedModel) -> HeadModel:
     dtype, device = target.dtype, target.device
     kept_ids = stored["kept_ids"].long()
-    matrices = [name.removesuffix(".bytes") for name in stored if name.endswith(".bytes")]
     linears = {
         name.removesuffix(".weight"): Linear(stored[f"{name}.bytes"], stored[f"{name}.scale"], dtype, device)
-        for name in matrices
+        for name in _matrices(stored)
     }
     linears["head"] = Linear.of(output_rows(target.model, kept_ids).to(device, dtype))
-    vectors = {
-        name: tensor.to(device, dtype)
-        for name, tensor in stored.items()
-        if tensor.dtype == torch.bfloat16 and not name.endswith((".scale", "witnesses"))
-    }
+    vectors = {name: tensor.to(device, dtype) for name, tensor in _vectors(stored).items()}
     return HeadModel(shape, vectors, linears, kept_ids.to(device))
 
 

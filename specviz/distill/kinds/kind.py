@@ -15,6 +15,17 @@ from specviz.distill.measure import Agreement
 from specviz.distill.report import Listener
 from specviz.distill.store import Chat
 from specviz.distill.train import Progress
+from specviz.errors import ModelError
+
+FURTHER = 0.3
+"""Share of the full learning rate with which a trained draft is trained further."""
+
+
+def other_sizes(name: str, kind: str) -> ModelError:
+    """What to raise where weights do not fit."""
+    return ModelError(
+        f"--start {name} has other sizes than a {kind} of this target; name one that was made for it."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +78,13 @@ class Kind(Protocol):
 
         Raises:
             ModelError: this target's architecture does not allow this kind; one sentence that says what to choose.
+        """
+
+    def start_from(self, name: str) -> None:
+        """Take over what a finished draft of this kind has learned, to train it further; right after `build`.
+
+        Raises:
+            ModelError: there is no such draft, its sizes are others, or this kind has nothing to train further.
         """
 
     def train(self, lesson: Lesson) -> Progress:

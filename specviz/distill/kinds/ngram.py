@@ -19,6 +19,7 @@ from specviz.distill.store import Chat, write_atomic
 from specviz.distill.train import Progress
 from specviz.drafts.mix import GUESSERS, make_tree, weight_notes, write_weights
 from specviz.drafts.ngram import NgramTable, tokenizer_stamp
+from specviz.errors import ModelError
 from specviz.models.catalog import COUNTS_FILE
 
 MAX_BYTES = 10_000_000
@@ -40,6 +41,9 @@ class Ngram:
         del seed  # nothing is drawn
         self._vocab_size = int(target.config.vocab_size)
         self._stamp = tokenizer_stamp(tokenizer)
+
+    def start_from(self, name: str) -> None:
+        raise ModelError(f"Counts are always made anew, so --start {name} has no meaning here; leave it out.")
 
     def train(self, lesson: Lesson) -> Progress:
         began = lesson.clock()

@@ -16,10 +16,11 @@ from specviz.distill import student
 from specviz.distill.boost import gain
 from specviz.distill.card import Sizes
 from specviz.distill.kinds.course import reporter
-from specviz.distill.kinds.kind import About, Lesson
+from specviz.distill.kinds.kind import FURTHER, About, Lesson, other_sizes
 from specviz.distill.measure import Agreement, Hits, agreement, first_choices
 from specviz.distill.store import Chat
 from specviz.distill.train import Causal, Progress, Trainer, TrainSettings
+from specviz.models import load_plain
 
 
 class Tiny:
@@ -27,14 +28,23 @@ class Tiny:
 
     data_share = 0.6
     can_follow = True
+    _rate_share = 1.0
 
     def build(self, target: Any, tokenizer: Any, seed: int) -> None:
         self._tokenizer = tokenizer
         self._draft = student.build(target, seed).to(target.device)
         self._sizes = Sizes.of(target, self._draft)
 
+    def start_from(self, name: str) -> None:
+        earlier: Any = load_plain(name, "float32")[0]
+        try:
+            self._draft.load_state_dict(earlier.state_dict())
+        except RuntimeError as error:
+            raise other_sizes(name, "tiny") from error
+        self._rate_share = FURTHER
+
     def train(self, lesson: Lesson) -> Progress:
-        settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed)
+        settings = TrainSettings(lesson.seconds, lesson.max_steps, lesson.seed, rate_share=self._rate_share)
         self._earlier = lesson.earlier
         learner = Causal(self._draft, self._earlier)
         trainer = Trainer(learner, lesson.chats, settings, lesson.checkpoint, lesson.clock)
