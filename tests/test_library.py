@@ -12,7 +12,8 @@ from tokenizer_makers import byte_level
 from specviz.config import MAX_REFERENCES
 from specviz.drafts.retrieval.library import Shelf
 from specviz.drafts.retrieval.reader import MAX_BYTES, Document
-from specviz.trace import Trace
+from specviz.drafts.retrieval.sets import ReferenceSet
+from specviz.trace import RunStarted, Trace
 from specviz.ui import library
 from specviz.ui.keep import Keep
 from specviz.ui.library import Libraries
@@ -267,3 +268,32 @@ def test_files_that_a_run_goes_on_without_are_said():
         delta["warning"] for delta in runs.deltas(record, {**DEFAULTS, "prompt": "go"}) if "warning" in delta
     ]
     assert warned == ["a goes beyond 1,000,000 tokens. b too."]
+
+
+def test_what_is_taken_back_before_a_run_is_prepared_is_not_kept_by_it_either(runs):
+    record = runs.journal.open("", "session a")
+    deltas = runs.deltas(record, {**DEFAULTS, "prompt": "go", "max_new_tokens": 40})
+    record.add(next(deltas))
+    taken = runs.libraries.shelf
+    runs.libraries.shelf = lambda session: (  # type: ignore[method-assign]
+        taken(session), runs.libraries.library({"visitor": ANN, "do": "remove", "name": "story.txt"})
+    )[0]  # just behind the moment at which the run takes what is on the shelf
+    for delta in deltas:
+        record.add(delta)
+        assert [one.text for one in record.trace.references] == [""]
+        assert not any(started.prompt_ids for started in record.trace.events if isinstance(started, RunStarted))
+    record.close()
+    assert record.trace.ids_used() == set(record.trace.pieces), "nor the tokens of the prompt that held the text"
+
+
+@pytest.mark.parametrize("asked", [{"do": "remove", "name": "story.txt"}, {"do": "set", "name": "lease"}], ids=str)
+def test_a_run_that_begins_while_a_text_is_taken_back_does_not_find_it_any_more(monkeypatch, asked):
+    lease = ReferenceSet("lease", "A lease", (Document("lease.md", "rent"),), ())
+    monkeypatch.setattr(library, "load_sets", lambda: (lease,))
+    found = []
+    libraries = visiting(ANN, forget=lambda session: found.append(libraries.shelf(session)))
+    add(libraries, ANN, "story.txt", SECRET.encode())
+    found.clear()
+    libraries.library({"visitor": ANN, **asked})
+    (shelf,) = found
+    assert "story.txt" not in [document.name for document in (shelf.documents if shelf else ())]

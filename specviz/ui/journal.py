@@ -39,6 +39,7 @@ class Record:
         self.deltas: list[str] = []
         self.trace = Trace()
         self.weight = 0  # of the trace, where no deltas are kept
+        self._keeps_texts = True
         self.over = threading.Event()
 
     def add(self, delta: dict[str, Any]) -> str:
@@ -60,12 +61,21 @@ class Record:
         return Trace(dict(trace.config), events, dict(trace.pieces), dict(trace.versions), references)
 
     def forget_texts(self) -> None:
-        """Keep of the references only what was copied; the run may be going on."""
+        """Keep of the references only what was copied, also of what a run that goes on has yet to bring."""
+        self._keeps_texts = False
+        self.drop_texts()
+
+    def drop_texts(self) -> None:
+        """Where the texts are to be forgotten, do so now."""
+        if self._keeps_texts:
+            return
         bare = self.snapshot().without_texts()
         self.trace.references[:] = bare.references
         for place, event in enumerate(bare.events):
             if isinstance(event, RunStarted):
                 self.trace.events[place] = event
+        if self.over.is_set():  # until then, pieces are still looked up that came with the prompt
+            self.trace.pieces = bare.pieces
 
     def stop(self) -> None:
         self.stop_path.touch()
@@ -77,6 +87,7 @@ class Record:
     def close(self) -> None:
         """The run is over; its deltas and trace stay."""
         self.over.set()
+        self.drop_texts()
         self.stop_path.unlink(missing_ok=True)
 
 

@@ -115,14 +115,14 @@ class Libraries:
         chosen = self._sets.get(str(asked.get("name")))
         if chosen is None:
             raise DocumentError("There is no such set of references.")
-        self._forget(visitor.session)
         visitor.shelf = Shelf(chosen.documents)
         visitor.sizes = {document.name: len(document.text.encode()) for document in chosen.documents}
+        self._forget(visitor.session)  # last: a run that begins meanwhile finds the new shelf, or is told
 
     def _remove(self, visitor: _Visitor, asked: dict[str, Any]) -> None:
-        self._forget(visitor.session)
         visitor.shelf = Shelf([one for one in visitor.shelf.documents if one.name != asked.get("name")])
         visitor.sizes = {document.name: visitor.sizes[document.name] for document in visitor.shelf.documents}
+        self._forget(visitor.session)  # last, as above
 
     def _make_room(self, key: str) -> None:
         """Drop whoever has been still for longest, but not the one who is asking."""

@@ -118,7 +118,9 @@ class Runs:
             shelf = self.libraries.shelf(record.session)
             with closing(self._batches(config, record, shelf, notify)) as batches:
                 for batch in batches:
-                    yield _delta(feed, trace, batch)
+                    delta = _delta(feed, trace, batch)
+                    record.drop_texts()  # of references that were taken back before the run was prepared
+                    yield delta
                     if "error" in batch:
                         return
         except Exception:  # else the page would take the run for one that goes on
