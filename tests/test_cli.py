@@ -726,9 +726,10 @@ def test_the_bench_of_copying_keeps_its_two_files_where_it_is_told_and_prints_th
     def measured(chosen, folder, say):
         seen.update(drafts=chosen.drafts, quick=chosen.quick, folder=folder)
         say("Answering", 0.5)
-        return {"table": "# Copying\n"}
+        return {"of": "Copying"}
 
     monkeypatch.setattr("specviz.bench.measure_retrieval", measured)
+    monkeypatch.setattr("specviz.bench.format_retrieval", lambda report: f"# {report['of']}\n")
     assert main(["bench", "--retrieval", "--quick", "--drafts", "mix", "--out", str(tmp_path)]) == 0
     assert seen == {"drafts": ("mix",), "quick": True, "folder": tmp_path}
     assert capsys.readouterr().out == "# Copying\n"

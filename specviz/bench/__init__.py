@@ -7,7 +7,7 @@ order, and ratios are taken pair by pair.
 
 from specviz.bench.bench import Bench
 from specviz.bench.categories import measure_categories
-from specviz.bench.citing import measure_retrieval
+from specviz.bench.citing import format_retrieval, measure_retrieval
 from specviz.bench.report import choose, format_report, measure
 from specviz.bench.tables import format_categories
 from specviz.bench.tree_tables import format_trees
@@ -18,6 +18,7 @@ __all__ = [
     "choose",
     "format_categories",
     "format_report",
+    "format_retrieval",
     "format_trees",
     "measure",
     "measure_categories",

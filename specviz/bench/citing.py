@@ -1,6 +1,6 @@
 """The measurement of copying that is kept with the project: every answer, the search for copies, two files.
 
-Owns: `measure_retrieval`, its files and its table. Must not know how anything is measured.
+Owns: `measure_retrieval`, its files and their table (`format_retrieval`). Must not know how anything is measured.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specviz.bench.bench import Bench, Row
+from specviz.bench.bench import Bench
 from specviz.bench.machine import machine
 from specviz.bench.retrieval import LOOKUP_LENGTHS, OURS, Answer, answer_rows, lookup_name, measure_answers
 from specviz.bench.rounds import Spread
-from specviz.bench.searching import searching
+from specviz.bench.searching import SECTION, searching
 from specviz.distill.store import write_atomic
 from specviz.drafts.retrieval.sets import GROUNDED
 from specviz.run import versions
@@ -25,7 +25,7 @@ Say = Callable[[str, float | None], None]
 _ALL_GROUNDED = " and ".join(GROUNDED)
 
 
-def measure_retrieval(bench: Bench, folder: Path, say: Say = lambda *_: None) -> dict[str, Any]:
+def measure_retrieval(bench: Bench, folder: Path, *, say: Say = lambda *_: None) -> dict[str, Any]:
     """Answer every prompt of every set in every way, then time the search; the report, which is also in `folder`.
 
     Raises:
@@ -42,17 +42,17 @@ def measure_retrieval(bench: Bench, folder: Path, say: Say = lambda *_: None) ->
         "rows": [row.to_json() for row in rows],
     }
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
-    table = format_retrieval(report, answers, rows)
+    table = format_retrieval(report)
     write_atomic(folder / JSON_NAME, lambda file: file.write(text.encode()))
     write_atomic(folder / TABLE_NAME, lambda file: file.write(table.encode()))
-    return {**report, "table": table}
+    return report
 
 
-def format_retrieval(report: Mapping[str, Any], answers: Sequence[Answer], rows: Sequence[Row]) -> str:
+def format_retrieval(report: Mapping[str, Any]) -> str:
     """The whole file of tables."""
-    return (
-        "\n".join([*_head(report, answers), *_by_category(answers), *_by_prompt(answers), *_search(rows)]) + "\n"
-    )
+    answers = [Answer(**one) for one in report["answers"]]
+    lines = [*_head(report, answers), *_by_category(answers), *_by_prompt(answers), *_search(report["rows"])]
+    return "\n".join(lines) + "\n"
 
 
 def _head(report: Mapping[str, Any], answers: Sequence[Answer]) -> Iterator[str]:
@@ -115,18 +115,15 @@ def _by_prompt(answers: Sequence[Answer]) -> Iterator[str]:
         yield _line([one.prompt, one.category, one.by, *numbers, f"{one.tokens_per_s:.1f}"])
 
 
-def _search(rows: Sequence[Row]) -> Iterator[str]:
+def _search(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield from ("", "## Searching for copies, on one core", "", "| | median [range] | goal |", "|---|---|---|")
     for row in rows:
-        if row.section == "searching":
-            spread, unit = row.spread, f" {row.unit}" if row.unit else ""
-            met = "met" if row.goal and row.goal.is_met(spread.median) else "missed"
-            goal = f"{'≤' if row.goal.at_most else '≥'} {row.goal.limit:g}{unit} {met}" if row.goal else ""
-            yield _line([f"{row.name} ({row.note})", f"{_spread([*_ends(spread)], digits=3)}{unit}", goal])
-
-
-def _ends(spread: Spread) -> tuple[float, float, float]:
-    return spread.low, spread.median, spread.high
+        if row["section"] == SECTION:
+            unit, goal = f" {row['unit']}" if row["unit"] else "", row["goal"]
+            met = "met" if row["met"] else "missed"
+            limit = f"{'≤' if goal['at_most'] else '≥'} {goal['limit']:g}{unit} {met}" if goal else ""
+            spread = _spread([row["low"], row["median"], row["high"]], digits=3)
+            yield _line([f"{row['name']} ({row['note']})", f"{spread}{unit}", limit])
 
 
 def _spread(values: Sequence[float | None], unit: str = "", digits: int = 2) -> str:

@@ -110,12 +110,12 @@ def _bench_by_category(options: Options) -> int:
 
 def _bench_retrieval(options: Options) -> int:
     """Measure copying; the results are kept when all is done."""
-    from specviz.bench import measure_retrieval
+    from specviz.bench import format_retrieval, measure_retrieval
 
     bench, folder = _chosen(options)
     with _showing() as status:
         report = measure_retrieval(bench, folder, say=status.show)
-    print(report["table"], end="")
+    print(format_retrieval(report), end="")
     return 0
 
 
