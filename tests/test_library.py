@@ -165,6 +165,7 @@ def test_a_name_is_a_name_not_a_path():
     assert "/" not in name
     assert "\\" not in name
     assert len(name) <= library.MAX_NAME
+    json.dumps(add(libraries, ANN, "half a pair \ud800.txt", b"x"), ensure_ascii=False).encode()
 
 
 def test_putting_a_text_into_the_prompt_keeps_what_was_indexed():

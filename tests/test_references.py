@@ -2,8 +2,11 @@
 
 import dataclasses
 import io
+import itertools
 import json
+import os
 import zlib
+from types import SimpleNamespace
 
 import pypdf
 import pytest
@@ -14,7 +17,7 @@ from tokenizer_makers import byte_level, metaspace
 from specviz import run
 from specviz.config import MAX_REFERENCES, RetrievalSettings, RunConfig
 from specviz.drafts.naming import Makers, make_draft
-from specviz.drafts.retrieval import corpus, library, sets
+from specviz.drafts.retrieval import corpus, library, reader, sets
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.drafts.retrieval.library import Shelf
 from specviz.drafts.retrieval.markup import html_text
@@ -170,6 +173,49 @@ def test_missing_files_folders_and_what_goes_beyond_the_limits(tmp_path):
         RunConfig(references=("a.txt",) * (MAX_REFERENCES + 1))
 
 
+def test_a_page_that_takes_too_long_is_left_out_however_deep_it_is_in_forms(monkeypatch):
+    seconds = itertools.count()
+    monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    assert "Hello" in to_text("short.pdf", pdf("Hello"))
+    for data in (pdf("a) Tj (" * 40), nested_forms(8)):
+        with pytest.raises(DocumentError, match="long.pdf takes longer than 30 s"):
+            to_text("long.pdf", data)
+    assert next(seconds) < 400, "and no more is read of it"
+
+
+def nested_forms(depth):
+    """A page that draws a form that draws a form twice, and so on."""
+    writer = pypdf.PdfWriter()
+    inner = None
+    for _ in range(depth):
+        form = DecodedStreamObject()
+        form.set_data(b"BT (a) Tj ET " + b"/X Do " * (2 if inner else 0))
+        form[NameObject("/Type")], form[NameObject("/Subtype")] = NameObject("/XObject"), NameObject("/Form")
+        if inner:
+            forms = DictionaryObject({NameObject("/X"): inner})
+            form[NameObject("/Resources")] = DictionaryObject({NameObject("/XObject"): forms})
+        inner = writer._add_object(form)
+    page = writer.add_blank_page(300, 300)
+    page[NameObject("/Resources")] = form[NameObject("/Resources")]
+    page[NameObject("/Contents")] = form
+    out = io.BytesIO()
+    writer.write(out)
+    return out.getvalue()
+
+
+def test_names_that_are_no_text_or_none_at_all(tmp_path):
+    strange = tmp_path / os.fsdecode(b"\xff.txt")
+    strange.write_text("good words")
+    (document,), complaints = read_documents([strange, "", "a\0b.txt", os.fsdecode(b"\xff\xff.txt")])
+    assert document.name == "?.txt"
+    assert [sentence.split(" cannot")[0] for sentence in complaints] == ["a file without a name", "a\0b.txt", "??.txt"]
+    (tmp_path / os.fsdecode(b"\xfe.txt")).write_text("more words")
+    corpus.build(tmp_path, tmp_path / "c.sv", TOKENIZER)
+    assert corpus.open_corpus(tmp_path / "c.sv", TOKENIZER).names == ("c.sv/?.txt", "c.sv/?.txt (2)")
+    with pytest.raises(DocumentError, match="null byte"):
+        corpus.open_corpus("a\0.sv", TOKENIZER)
+
+
 def test_too_many_tokens_leave_a_document_out(monkeypatch):
     monkeypatch.setattr(library, "MAX_TOKENS", 10)
     made = library.index_documents(
@@ -302,6 +348,11 @@ def test_a_corpus_is_written_whole_or_not_at_all(folder, tmp_path):
     with pytest.raises(DocumentError, match="cannot be written"):
         corpus.build(folder, tmp_path / "no" / "c.sv", TOKENIZER)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.sv", "texts"]
+    longest = tmp_path / f"{'x' * 252}.sv"
+    corpus.build(folder, longest, TOKENIZER)
+    assert longest.read_bytes() == first
+    with pytest.raises(DocumentError, match="cannot be written"):
+        corpus.build(folder, tmp_path / f"{'x' * 253}.sv", TOKENIZER)
 
 
 def test_a_folder_without_texts_is_refused(tmp_path):
@@ -326,7 +377,7 @@ def far_places(data):
 
 DAMAGE = {
     "empty": (lambda _: b"", "not a corpus"),
-    "foreign": (lambda _: b"%PDF-1.4 and so on, for a while", "not a corpus"),
+    "foreign": (lambda _: b"%PDF-1.4 and so on, for a while", "not a corpus.* index FOLDER --out FILE"),
     "a trace": (lambda _: b'{"format":"specviz-trace"}', "not a corpus"),
     "cut in the header": (lambda data: data[:20], "damaged"),
     "cut in the body": (lambda data: data[:-30], "damaged"),

@@ -20,7 +20,7 @@ import gradio as gr
 
 from specviz.config import MAX_REFERENCES
 from specviz.drafts.retrieval.library import Shelf
-from specviz.drafts.retrieval.reader import MAX_BYTES, Document, new_name, pasted, to_text
+from specviz.drafts.retrieval.reader import MAX_BYTES, Document, new_name, pasted, shown_name, to_text
 from specviz.drafts.retrieval.sets import ReferenceSet, load_sets
 from specviz.errors import DocumentError
 
@@ -143,7 +143,7 @@ def _add(visitor: _Visitor, asked: dict[str, Any]) -> None:
     name, data = asked.get("name"), asked.get("data")
     if not isinstance(name, str) or not isinstance(data, str):
         raise DocumentError("The file could not be read.")
-    name = PurePath(name.replace("\\", "/")).name[-MAX_NAME:] or "file"
+    name = shown_name(PurePath(name.replace("\\", "/")).name[-MAX_NAME:]) or "file"
     _check_room(visitor, name, len(data) * 3 // 4 - 2)  # before it takes memory; the end may be padding
     try:
         content = base64.b64decode(data, validate=True)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.drafts.retrieval.library import tokenize, tokenizer_hash
-from specviz.drafts.retrieval.reader import to_text
+from specviz.drafts.retrieval.reader import shown_name, to_text
 from specviz.drafts.retrieval.suffix_array import PLACE, TOKEN, SuffixArray, reversed_tokens, sorted_suffixes
 from specviz.errors import DocumentError
 
@@ -95,7 +95,9 @@ def _read_folder(
     paths = [path for path in _files_below(folder) if path.resolve() != out.resolve()]
     for number, path in enumerate(paths):
         progress(f"Reading {path.name}", number / len(paths))
-        name = path.relative_to(folder).as_posix()
+        name = shown_name(path.relative_to(folder).as_posix())
+        while name in texts:  # as another one is shown
+            name += " (2)"
         try:
             ids = tokenize(tokenizer, to_text(name, _bytes_of(path, name))).ids
         except DocumentError as error:
@@ -132,7 +134,7 @@ def _write(out: Path, header: bytes, backwards: NDArray[np.uint32], places: NDAr
     check = 0
     for part in parts:
         check = zlib.crc32(part, check)
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
+    unfinished = out.with_name(f".specviz-{os.getpid()}")  # of its own length: `out`'s may be the longest there is
     try:
         with unfinished.open("wb") as file:
             file.writelines([*parts, _CHECK.pack(check)])
@@ -155,8 +157,9 @@ def open_corpus(path: str | Path, tokenizer: Any) -> FixedTexts:
             names, num_tokens, num_places = _sizes(path, header)
             _check_body(path, file, start + TOKEN.itemsize * num_tokens + PLACE.itemsize * num_places)
         mapped = np.memmap(path, dtype=np.uint8, mode="r")
-    except OSError as error:
-        raise DocumentError(f"{path} cannot be opened ({error.strerror or 'no access'}).") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a null byte
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DocumentError(f"{path} cannot be opened ({reason}).") from None
     if header["tokenizer"] != tokenizer_hash(tokenizer):
         raise DocumentError(f"{path.name} was made with another model's tokenizer; index the folder again.")
     middle = start + TOKEN.itemsize * num_tokens
@@ -175,7 +178,7 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, Any], int]:
     """(header, where the tokens start)."""
     prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size or not prefix.startswith(MAGIC):
-        raise DocumentError(f"{path.name} is not a corpus; make one with: python -m specviz index FOLDER")
+        raise DocumentError(f"{path.name} is not a corpus; make one with: python -m specviz index FOLDER --out FILE")
     _, version, size = _PREFIX.unpack(prefix)
     if version != VERSION:
         raise DocumentError(

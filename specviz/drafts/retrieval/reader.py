@@ -49,13 +49,14 @@ def read_documents(
     for given in paths:
         path = Path(given)
         try:
-            data = _load(path, left, max_bytes)
-            text = to_text(path.name, data)
+            name = shown_name(path.name or str(given) or "a file without a name")
+            data = _load(path, name, left, max_bytes)
+            text = to_text(name, data)
         except DocumentError as error:
             complaints.append(str(error))
             continue
         left -= len(data)
-        documents.append(Document(new_name(path.name, documents), text, given in in_prompt))
+        documents.append(Document(new_name(name, documents), text, given in in_prompt))
     return documents, complaints
 
 
@@ -93,17 +94,22 @@ def pasted(text: str, documents: Iterable[Document]) -> Document:
     return Document(new_name("pasted text", documents), text)
 
 
-def _load(path: Path, left: int, max_bytes: int) -> bytes:
+def _load(path: Path, name: str, left: int, max_bytes: int) -> bytes:
     try:
         with path.open("rb") as file:
             data = file.read(left + 1)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise DocumentError(f"{path.name} cannot be opened ({reason}); it was left out.") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a null byte
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DocumentError(f"{name} cannot be opened ({reason}); it was left out.") from None
     if len(data) > left:
         limit = f"{max_bytes / 2**20:g} MB"
-        raise DocumentError(f"{path.name} goes beyond the limit of {limit} for all references; it was left out.")
+        raise DocumentError(f"{name} goes beyond the limit of {limit} for all references; it was left out.")
     return data
+
+
+def shown_name(name: str) -> str:
+    """A file's name as Unicode text: one whose bytes are none has question marks for them."""
+    return name.encode(errors="replace").decode()
 
 
 def new_name(name: str, documents: Iterable[Document]) -> str:
@@ -157,11 +163,20 @@ def _pdf_text(name: str, data: bytes) -> str:
 
 
 def _pages(name: str, pdf: pypdf.PdfReader) -> Iterator[str]:
-    """The text of each page, as long as that takes no longer than is decent."""
+    """The text of each page, as long as that takes no longer than is decent.
+
+    Asked before every operator, since a page may draw what draws itself twice, and so on. Inside such a form pypdf
+    goes on after an error, but with the next operator outside; so it is asked behind the page once more.
+    """
     began = time.monotonic()
-    for page in pdf.pages:
+
+    def check(*_: object) -> None:
         if time.monotonic() - began > MAX_PDF_S:
             raise DocumentError(
                 f"{name} takes longer than {MAX_PDF_S} s to read; save it as text. It was left out."
             )
-        yield page.extract_text()
+
+    for page in pdf.pages:
+        text = page.extract_text(visitor_operand_before=check)
+        check()
+        yield text
