@@ -277,7 +277,8 @@ def test_what_is_taken_back_before_a_run_is_prepared_is_not_kept_by_it_either(ru
     record.add(next(deltas))
     taken = runs.libraries.shelf
     runs.libraries.shelf = lambda session: (  # type: ignore[method-assign]
-        taken(session), runs.libraries.library({"visitor": ANN, "do": "remove", "name": "story.txt"})
+        taken(session),
+        runs.libraries.library({"visitor": ANN, "do": "remove", "name": "story.txt"}),
     )[0]  # just behind the moment at which the run takes what is on the shelf
     for delta in deltas:
         record.add(delta)

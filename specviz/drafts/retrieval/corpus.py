@@ -178,7 +178,9 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, Any], int]:
     """(header, where the tokens start)."""
     prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size or not prefix.startswith(MAGIC):
-        raise DocumentError(f"{path.name} is not a corpus; make one with: python -m specviz index FOLDER --out FILE")
+        raise DocumentError(
+            f"{path.name} is not a corpus; make one with: python -m specviz index FOLDER --out FILE"
+        )
     _, version, size = _PREFIX.unpack(prefix)
     if version != VERSION:
         raise DocumentError(
