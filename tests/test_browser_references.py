@@ -190,13 +190,13 @@ def test_a_token_lights_its_place_and_a_place_lights_its_tokens(visit):
     offset = int(lit.get_attribute("data-i"))
     shown = "(n, b) => n.top >= b.top && n.bottom <= b.bottom"
     assert guest.ask(
-        f"(({shown})(v.references.body.querySelector('.lit').getBoundingClientRect(),"
-        " v.references.body.getBoundingClientRect()))"
+        f"(({shown})(v.references.text.body.querySelector('.lit').getBoundingClientRect(),"
+        " v.references.text.body.getBoundingClientRect()))"
     ), "its place is in sight"
     assert lit.text_content() == guest.ask("v.pinned.chip.o && v.run.pieces.get(v.pinned.chip.id).t")
     assert offset == guest.ask("v.pinned.chip.o[1]")
     matched = page.locator(".sv-refbody .r.matched").all_text_contents()
-    assert len(matched) == guest.ask("v.references.matchOf(v.pinned).length")
+    assert len(matched) == guest.ask("v.pinned.chip.o[2]")
     story = page.inner_text(".sv-origin")
     assert f"Copied from story.txt, token {offset + 1}," in story
     assert "".join(matched).strip() in story

@@ -183,7 +183,7 @@ class View {
       this.references.tell(token);
     }
     const looked = this.hovered ?? this.pinned;
-    this.references.light(looked, looked === this.pinned);
+    this.references.text.light(looked, looked === this.pinned);
   }
 
   nodeOf({ step, index }) {
