@@ -281,6 +281,21 @@ def test_a_recording_without_texts_shows_its_excerpts_and_hovering_asks_nothing(
     assert len(guest.requests) == asked
 
 
+def test_a_run_made_with_other_references_is_told_from_one_made_with_these(visit):
+    guest = bring(visit(), story_txt=TEXT).run().finish()
+    stale = guest.page.locator(".sv-stale")
+    assert not stale.is_visible()
+    bring(guest, other_txt="other words")
+    guest.page.wait_for_selector(".sv-stale:visible")
+    assert stale.inner_text().startswith("Made with older settings: Reference list has been changed since.")
+    guest.page.get_by_label("Remove other.txt").click()
+    guest.page.wait_for_selector(".sv-stale", state="hidden")
+    guest.page.get_by_label("in the prompt").check()
+    guest.page.wait_for_selector(".sv-stale:visible")
+    guest.run().finish()
+    assert not stale.is_visible()
+
+
 # -- kept ----------------------------------------------------------------------------------------
 
 

@@ -5,8 +5,9 @@ const SOURCES = { live: "live run", recorded: "recorded run", imported: "importe
 class OnView {
   /** `labels` are the names of the controls, in the order in which their values come. */
   constructor(labels) {
-    this.labels = labels;
-    this.values = null; // of the controls as they are
+    this.labels = [...labels, "Reference list"];
+    this.controls = null; // their values as they are
+    this.references = "[]";
     this.source = el("p", { class: "sv-source" });
     this.whose = el("b");
     this.prompt = el("span", { class: "sv-prompttext", dir: "auto" });
@@ -35,14 +36,30 @@ class OnView {
 
   /** The controls have these values now. */
   settings(values, run) {
-    this.values = asTexts(values);
+    this.controls = asTexts(values);
     if (run) this.compare(run);
+  }
+
+  /** The visitor's references are these now. */
+  brought(documents, run) {
+    this.references = JSON.stringify(documents.map(({ name, bytes, in_prompt }) => [name, bytes, in_prompt]));
+    if (run) this.compare(run);
+  }
+
+  /** What a run is made with: these values of the controls, and the references as they are. */
+  asked(values) {
+    return [...asTexts(values), this.references];
+  }
+
+  get values() {
+    return this.controls && [...this.controls, this.references];
   }
 
   /** A run made with other settings than the controls have now must not be taken for theirs. */
   compare(run) {
-    if (this.values) run.settings ??= this.values;
-    const changed = this.labels.filter((_, index) => this.values && this.values[index] !== run.settings[index]);
+    const { values } = this;
+    if (values) run.settings ??= values;
+    const changed = this.labels.filter((_, index) => values && values[index] !== run.settings[index]);
     const sentence = changed.length ? staleSentence(run.start?.source ?? "live", changed) : "";
     if (this.stale.textContent !== sentence) this.stale.textContent = sentence;
     this.stale.hidden = !sentence;

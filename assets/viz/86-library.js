@@ -3,12 +3,16 @@
 const KINDS_OF_TEXT = ".txt,.md,.markdown,.html,.htm,.xhtml,.pdf,.py,.js,.ts,.java,.c,.h,.cpp,.rs,.go,.rb,.sh,.json,.csv,.toml,.yaml,.yml,.xml,.tex,.rst,.log,text/*";
 
 class Library {
-  /** `ask` are the server's functions, `sets` the bundled sets, `most` the bytes that all references may have. */
-  constructor(root, ask, sets, most) {
+  /**
+   * `ask` are the server's functions, `sets` the bundled sets, `most` the bytes that all references may have; `tell`
+   * hears of what is there whenever it has changed.
+   */
+  constructor(root, ask, sets, most, tell) {
     this.root = root;
     this.ask = ask;
     this.sets = sets;
     this.most = most;
+    this.tell = tell;
     this.busy = Promise.resolve(); // one change after the other
     this.build();
   }
@@ -66,6 +70,7 @@ class Library {
     this.complaint.textContent = complaint;
     this.complaint.hidden = !complaint;
     if (!documents) return;
+    this.tell(documents);
     const focused = this.list.contains(document.activeElement);
     const before = this.list.children.length;
     this.list.replaceChildren(...documents.map((one) => this.item(one)));

@@ -84,7 +84,7 @@ class View {
 
   /** Run was pressed with the controls at these values. Returns the id that the run is to have. */
   pressed(values) {
-    if (!this.buttons.busy) this.madeWith = asTexts(values);
+    if (!this.buttons.busy) this.madeWith = this.onView.asked(values);
     return this.buttons.pressed();
   }
 
@@ -98,6 +98,11 @@ class View {
   /** The controls have these values now. */
   settings(values) {
     this.onView.settings(values, this.run);
+  }
+
+  /** The visitor's references are these now. */
+  brought(documents) {
+    this.onView.brought(documents, this.run);
   }
 
   open(delta) {
@@ -255,7 +260,7 @@ if (window.svSettings) view.settings(window.svSettings);
 setInterval(() => view.deltas.check(), 1000);
 whenThere(".sv-library", 1, () => {
   const beside = document.querySelector(".sv-library");
-  beside.svLibrary = new Library(beside, server, still.sets, still.max_reference_bytes);
+  beside.svLibrary = new Library(beside, server, still.sets, still.max_reference_bytes, (documents) => view.brought(documents));
 });
 whenThere("#progress", 1, () => new Waiting(document.getElementById("progress"), () => view.refused()));
 const hear = () => {
