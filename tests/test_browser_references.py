@@ -122,15 +122,14 @@ def test_hostile_names_and_texts_are_shown_and_do_nothing(visit):
     assert guest.page.locator(".sv-refs img, .sv-library img, .sv-refs script, .sv-library script").count() == 0
 
 
-def test_a_reference_goes_into_the_prompt_where_it_is_ticked(served, visit):
+def test_a_reference_goes_into_the_prompt_where_it_is_ticked(visit):
     guest = bring(visit(), a_txt=TEXT, b_txt="other words")
     guest.page.locator(".sv-docs li").nth(1).get_by_label("in the prompt").check()
-    guest.page.wait_for_timeout(300)
+    guest.page.evaluate("document.querySelector('.sv-library').svLibrary.busy")
     guest.run().finish()
-    config = served.engine.configs[-1]
-    record = guest.ask("v.run.start.references.map((one) => one.name)")
-    assert record == ["a.txt", "b.txt"]
-    assert config.drafts == ("fake-draft",)
+    kept = Trace.from_json(guest.ask("v.ask.export({ run: v.run.id, what: 'trace' })")["text"])
+    assert kept.config["references"] == ["a.txt", "b.txt"]
+    assert kept.config["prompt_references"] == ["b.txt"]
 
 
 def test_what_a_visitor_brings_is_seen_by_nobody_else_and_gone_when_they_leave(served, visit, browser):

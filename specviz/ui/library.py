@@ -122,7 +122,7 @@ class Libraries:
     def _remove(self, visitor: _Visitor, asked: dict[str, Any]) -> None:
         visitor.shelf = Shelf([one for one in visitor.shelf.documents if one.name != asked.get("name")])
         visitor.sizes = {document.name: visitor.sizes[document.name] for document in visitor.shelf.documents}
-        self._forget(visitor.session)  # last, as above
+        self._forget(visitor.session)  # last, as for a set
 
     def _make_room(self, key: str) -> None:
         """Drop whoever has been still for longest, but not the one who is asking."""
