@@ -442,7 +442,7 @@ def test_a_folder_becomes_a_corpus_and_what_is_no_text_is_said(capsys, tmp_path,
     (tmp_path / "b.bin").write_bytes(b"\0\1\2\xff" * 9)
     assert main(["index", str(tmp_path), "--out", str(tmp_path / "c.sv")]) == 0
     shown = capsys.readouterr()
-    assert "1 texts, 13 tokens" in shown.out
+    assert "1 text, 13 tokens" in shown.out
     assert "b.bin is a binary file" in shown.err
     assert open_corpus(tmp_path / "c.sv", byte_level()).names == ("c.sv/a.txt",)
 

@@ -162,8 +162,10 @@ def index(options: Options) -> int:
         built = corpus.build(options.folder, options.out, tokenizer, status.update)
     for complaint in built.complaints:
         print(one_line(f"specviz: {complaint}"), file=sys.stderr)
+    sizes = ((built.num_texts, "text"), (built.num_tokens, "token"))
     seconds = f"{built.tokenize_s:.1f} s for reading, {built.index_s:.1f} s for sorting"
-    print(one_line(f"{options.out}: {built.num_texts:,} texts, {built.num_tokens:,} tokens; {seconds}."))
+    texts, tokens = (f"{n:,} {what}{'s' * (n != 1)}" for n, what in sizes)
+    print(one_line(f"{options.out}: {texts}, {tokens}; {seconds}."))
     return 0
 
 

@@ -4,8 +4,9 @@ Owns: `LiveText`. Must not know references, drafts or rules.
 
 For every earlier place that holds the last token it keeps how far the match reaches back. A new token makes
 each of those lengths one more where the place behind it holds the same token, and forgets the others. So the
-longest match is known exactly at any time, for one sweep of numpy per token: what a suffix automaton would give
-through a walk of Python's, and with all places and their order at hand.
+longest match is known exactly at any time, for one sweep of numpy over the text per token: what a suffix automaton
+would give through a walk of Python's, and with all places and their order at hand. The sweep
+grows with the text, as the walk would not.
 """
 
 from __future__ import annotations
