@@ -445,6 +445,11 @@ def test_a_cascade_of_fewer_than_two_is_refused(makers, name):
         make_draft(name, makers)
 
 
+def test_a_cascade_inside_a_cascade_is_refused(makers):
+    with pytest.raises(ConfigError, match="inside a cascade; write all of its drafts in one list"):
+        make_draft("cascade:lookup,cascade:references,m", makers)
+
+
 def test_references_without_any_are_refused(makers):
     with pytest.raises(ConfigError, match="at least one reference"):
         make_draft("references", dataclasses.replace(makers, references=None))

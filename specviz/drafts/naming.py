@@ -92,7 +92,9 @@ def _make_drawing(name: str, makers: Makers) -> DraftSource:
 
 def _make_cascade(name: str, makers: Makers) -> DraftSource:
     names = members(name)
-    if len(names) < 2 or any(not one or one == "none" or one.startswith(CASCADE) for one in names):
+    if any(one.startswith(CASCADE) for one in names):
+        raise ConfigError(f"{name!r} asks a cascade inside a cascade; write all of its drafts in one list.")
+    if len(names) < 2 or any(not one or one == "none" for one in names):
         raise ConfigError(f"{name!r} names no cascade; write two or more drafts, as in cascade:references,tiny.")
     return Cascade([make_draft(one, makers) for one in names], makers.most_drafted)
 
