@@ -31,6 +31,8 @@ _LISTS = ("drafts", "stop", "references", "prompt_references", "copy_sources")
 MAX_REFERENCES = 10
 MAX_DRAFTS = 4
 MAX_TREE_NODES = 64
+_MOST_COUNTED = 9_999
+"""Nodes of a tree that is refused; of a larger one it is only said that it is larger."""
 RULES = ("standard", "naive")
 
 
@@ -69,11 +71,11 @@ class TreePlan:
         Raises:
             ConfigError: it reads otherwise, or has more nodes than a pass may check.
         """
-        kind, colon, number = text.partition(":")
+        kind, colon, number = text.strip().partition(":")
         if kind == "auto" and (number.isdecimal() if colon else True):
-            plan = cls(num_nodes=int(number[:9]) if colon else None)
+            plan = cls(num_nodes=_whole(number) if colon else None)
         elif all(part.strip().isdecimal() for part in text.split(",")):
-            widths = tuple(int(part.strip()[:9]) for part in text.split(",")[: MAX_TREE_NODES + 1])
+            widths = tuple(_whole(part.strip()) for part in text.split(","))
             plan = cls(widths=widths, num_nodes=_num_nodes(widths))
         else:
             plan = cls(num_nodes=0)
@@ -88,13 +90,24 @@ class TreePlan:
         """`num_nodes` of a draft that has so many levels to fill."""
         return _num_nodes(self.widths[:depth]) if self.widths else self.num_nodes
 
+    def most_of(self, num_drafts: int) -> int:
+        """Nodes that a pass must be able to check: a profile is grown by each draft, a budget is shared."""
+        return (self.num_nodes or 0) * (num_drafts if self.widths else 1)
+
+
+def _whole(digits: str) -> int:
+    """The number, or of a long one some number that is also beyond `_MOST_COUNTED`."""
+    return int(digits.lstrip("0")[:9] or "0")
+
 
 def _num_nodes(widths: tuple[int, ...]) -> int:
-    """All nodes of a tree with so many children per level: 3,2 has 3 + 6."""
+    """All nodes of a tree with so many children per level: 3,2 has 3 + 6; not counted on beyond `_MOST_COUNTED`."""
     level, total = 1, 0
     for width in widths:
         level *= width
         total += level
+        if total > _MOST_COUNTED:
+            break
     return total
 
 
@@ -208,12 +221,13 @@ class RunConfig:
     def _check_drafts(self) -> None:
         if len(self.drafts) > MAX_DRAFTS:
             raise ConfigError(f"{len(self.drafts)} drafts were given; at most {MAX_DRAFTS} can share a tree.")
-        plan, num = self.tree_plan, max(len(self.drafts), 1)
-        num_nodes = (plan.num_nodes or 0) * (num if plan.widths else 1) if plan else 0
+        plan, num = self.tree_plan, max(sum(name != "none" for name in self.drafts), 1)
+        num_nodes = plan.most_of(num) if plan else 0
         if num_nodes > MAX_TREE_NODES:
             by = f" from each of {num} drafts" if plan and plan.widths and num > 1 else ""
+            told = f"{num_nodes:,}" if num_nodes <= _MOST_COUNTED else f"more than {_MOST_COUNTED:,}"
             raise ConfigError(
-                f"The tree {self.tree[:40]}{by} comes to {num_nodes:,} nodes a pass; at most {MAX_TREE_NODES} are "
+                f"The tree {self.tree[:40]}{by} comes to {told} nodes a pass; at most {MAX_TREE_NODES} are "
                 "checked at once, so give fewer children or levels."
             )
 

@@ -104,6 +104,9 @@ def test_the_sentence_names_what_was_given_and_what_is_legal(value, legal):
     [
         ({"tree": "3,,1"}, ["'3,,1'", "3,2,1,1", "auto:N"]),
         ({"tree": "8,8"}, ["8,8", "72 nodes", "at most 64"]),
+        ({"tree": "1" + ",1" * 200}, ["comes to 201 nodes"]),
+        ({"tree": "1" * 50}, ["comes to more than 9,999 nodes"]),
+        ({"tree": "99" + ",99" * 999}, ["comes to more than 9,999 nodes"]),
         ({"tree": "4,4", "drafts": ("a",) * 4}, ["from each of 4 drafts", "80 nodes"]),
         ({"drafts": ("a",) * 5}, ["5 drafts", "at most 4"]),
     ],
@@ -112,6 +115,20 @@ def test_a_tree_or_too_many_drafts_are_refused_with_what_was_given_and_what_is_l
     with pytest.raises(ConfigError) as refused:
         RunConfig(**more)
     assert all(part in str(refused.value) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [("0000000000003,2", "3,2"), ("auto:0000000000005", "auto:5"), (" auto ", "auto"), (" 3, 2 ", "3,2")],
+)
+def test_a_tree_may_have_leading_zeros_and_spaces(text, plain):
+    assert TreePlan.parse(text) == TreePlan.parse(plain)
+
+
+def test_a_draft_that_is_none_grows_no_tree_of_its_own():
+    assert RunConfig(tree="4,4,2", drafts=("a", "none")).tree_plan.num_nodes == 52
+    with pytest.raises(ConfigError, match="from each of 2 drafts comes to 104 nodes"):
+        RunConfig(tree="4,4,2", drafts=("a", "none", "b"))
 
 
 def test_a_tree_auto_shares_its_budget_among_the_drafts():

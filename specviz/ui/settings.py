@@ -166,14 +166,10 @@ def from_query(query: Mapping[str, str], choices: Mapping[str, Sequence[str]]) -
     if "min_new_tokens" in found:
         most = found.get("max_new_tokens", DEFAULTS["max_new_tokens"])
         found["min_new_tokens"] = min(found["min_new_tokens"], most)
-    if found.get("tree") and not _fits(found["tree"], 1 + len(found.get("more_drafts", []))):
+    num_drafts = 1 + len(found.get("more_drafts", []))
+    if found.get("tree") and TreePlan.parse(found["tree"]).most_of(num_drafts) > MAX_TREE_NODES:
         del found["tree"]
     return found
-
-
-def _fits(tree: str, num_drafts: int) -> bool:
-    plan = TreePlan.parse(tree)
-    return not plan.widths or (plan.num_nodes or 0) * num_drafts <= MAX_TREE_NODES
 
 
 def _from_link(name: str, text: str, choices: Mapping[str, Sequence[str]]) -> Any:
