@@ -72,6 +72,12 @@ def test_every_name_of_the_catalog_is_there_once_and_says_whether_it_is_ready():
     assert catalog.find("no such") is None
 
 
+def test_a_label_that_begins_with_a_drafts_name_names_the_draft_that_is_picked():
+    for entry in catalog.DRAFTS:
+        name, colon, _ = entry.label.partition(": ")
+        assert not colon or name == entry.name
+
+
 def test_the_defaults_are_names_of_the_catalog():
     for target in (models.default_target(), "smollm2-1.7b", "qwen2.5-7b", "some/thing"):
         assert all(catalog.find(name) for name in catalog.default_drafts(target))

@@ -129,7 +129,7 @@ DRAFTS = (
         params=494_032_768,
         needs_hub=True,
     ),
-    Entry(name="skip:8", kind="draft", label="skip:N: the target's own first N layers, no training"),
+    Entry(name="skip:8", kind="draft", label="skip:8: the target's own first 8 layers, no training"),
     Entry(name="none", kind="draft", label="none: the target alone"),
 )
 

@@ -25,6 +25,8 @@ def first_layers(target: LoadedModel, num_layers: int, name: str) -> LoadedModel
         ModelError: as many layers as the target has, or a model that keeps its layers in no list.
     """
     total = int(getattr(target.config, "num_hidden_layers", 0))
+    if total < 2:
+        raise ModelError(f"{name!r} cannot be had of {target.name}: it has no layer that could be left out.")
     if not 1 <= num_layers < total:
         raise ModelError(
             f"{name!r} names {num_layers} layers, but {target.name} has {total:,}; give 1 to {total - 1:,}."
