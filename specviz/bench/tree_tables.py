@@ -41,16 +41,19 @@ def _settings(report: Mapping[str, Any]) -> Iterator[str]:
     for temperature in dict.fromkeys(run["temperature"] for run in report["runs"]):
         runs = [run for run in report["runs"] if run["temperature"] == temperature]
         same = [run["identical"] for run in runs if run["identical"] is not None]
-        yield ""
-        yield f"## T = {temperature:g}"
-        yield ""
-        if same:
-            yield f"{sum(same)} of {len(same)} texts identical to plain decoding."
-            yield ""
-        yield "| setting | nodes per pass | tokens per pass τ | ms per token | speed ÷ plain |"
-        yield "|---|---|---|---|---|"
+        note = f"{sum(same)} of {len(same)} texts identical to plain decoding." if same else ""
+        columns = ("setting", "nodes per pass", "tokens per pass τ", "ms per token", "speed ÷ plain")
+        yield from _table(f"T = {temperature:g}", columns, note)
         for name in dict.fromkeys(run["setting"] for run in runs):
             yield _line(name, _of(runs, name), _of(runs, "plain"))
+
+
+def _table(title: str, columns: Sequence[str], note: str = "") -> Iterator[str]:
+    """What stands above the rows of a section."""
+    yield from ("", f"## {title}", "")
+    yield from (note, "") if note else ()
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
 
 
 def _of(runs: Runs, name: str) -> Runs:
@@ -66,11 +69,7 @@ def _line(name: str, runs: Runs, plain: Runs) -> str:
 
 
 def _claims(report: Mapping[str, Any]) -> Iterator[str]:
-    yield ""
-    yield "## What is claimed"
-    yield ""
-    yield "| ratio, prompt by prompt | median [range] | goal |"
-    yield "|---|---|---|"
+    yield from _table("What is claimed", ("ratio, prompt by prompt", "median [range]", "goal"))
     for row in report["claims"]:
         note = f" ({row['note']})" if row["note"] else ""
         goal = row["goal"]
@@ -79,11 +78,7 @@ def _claims(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _passes(report: Mapping[str, Any]) -> Iterator[str]:
-    yield ""
-    yield "## What branching costs"
-    yield ""
-    yield "| one target pass at 256 tokens of context | median [range] |"
-    yield "|---|---|"
+    yield from _table("What branching costs", ("one target pass at 256 tokens of context", "median [range]"))
     for row in report["passes"]:
         digits, unit = (1, " ms") if row["unit"] == "ms" else (2, "×")
         yield f"| {row['name']} | {_of_row(row, digits)}{unit} |"
