@@ -101,7 +101,7 @@ def _whole(digits: str) -> int:
 
 
 def _num_nodes(widths: tuple[int, ...]) -> int:
-    """All nodes of a tree with so many children per level: 3,2 has 3 + 6; not counted on beyond `_MOST_COUNTED`."""
+    """All nodes of a tree with so many children per level: 3,2 has 3 + 6. It stops beyond `_MOST_COUNTED`."""
     level, total = 1, 0
     for width in widths:
         level *= width
