@@ -1,5 +1,7 @@
 """The tree of a pass in a real browser: an imported trace of two drafts, walked with the keyboard."""
 
+import re
+
 import pytest
 from browser import Visit, serving
 from fake_engine import FakeEngine, recorded
@@ -7,7 +9,7 @@ from test_trees import tree_draft
 from toys import noisy, play, tiny
 
 from specviz.drafts.merge import MergedDraft
-from specviz.trace import Piece
+from specviz.trace import Piece, Trace
 from specviz.ui.recordings import Recording
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
@@ -77,6 +79,26 @@ def test_a_pass_is_drawn_with_a_column_per_depth_and_every_node_says_who_and_wha
     own = found[-1]["title"]
     assert own.startswith("the target's own")
     assert ("residual mass" in own) == (step["chips"][-1].get("mass", 1) < 1)
+    closed(guest)
+
+
+def test_a_token_that_two_drafts_proposed_tells_both_its_trials(browser, served, file):
+    steps = Trace.from_json(file.read_text()).steps("speculative")
+    tried = [
+        (i, trial.node, [one for one in site.trials if one.node == trial.node])
+        for i, step in enumerate(steps)
+        for site in step.sites
+        for trial in site.trials
+        if not trial.accepted and len(step.nodes[trial.node].proposers) == 2
+    ]
+    step, node, trials = next(found for found in tried if abs(found[2][0].row - found[2][1].row) > 0.01)
+    guest = opened(browser, served, file, WIDE)
+    shown = f"(v.detail.tree.draw(v.run, v.run.steps.speculative[{step}]), v.detail.tree.buttons[{node}])"
+    title = guest.ask(f"{shown}.title")
+    told = re.findall(r"trial \d+ for (NOISY [.\d]+), q_draft ([.\d]+),(?: left of p [.\d]+,)? draw ([.\d]+)", title)
+    assert [name for name, _, _ in told] == [("NOISY 0.01", "NOISY 0.03")[one.proposer] for one in trials], title
+    for one, (_, row, u) in zip(trials, told, strict=True):
+        assert (float(row), float(u)) == pytest.approx((one.row, one.u), abs=6e-4)
     closed(guest)
 
 

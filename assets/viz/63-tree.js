@@ -47,8 +47,8 @@ class TreeView {
     this.canvas.style.height = `${size.rows * ROW}px`;
     this.canvas.setAttribute("role", "group");
     this.canvas.setAttribute("aria-label", `Pass ${step.i + 1} as a tree, ${plural(step.drafted.length, "node")}; arrow keys walk it`);
-    const orders = trialOrders(step);
-    this.buttons = this.places.map((place) => treeNode(run, step, place, column, orders.get(place.chip.node)));
+    const trials = trialsOf(step);
+    this.buttons = this.places.map((place) => treeNode(run, place, column, trials.get(place.chip.node) ?? []));
     for (const node of this.buttons) {
       node.addEventListener("click", () => this.pick(node));
       node.addEventListener("focus", () => this.pick(node));
@@ -109,28 +109,30 @@ function layOut(step) {
   return places;
 }
 
-/** Node → the places of its trials in the order of the whole walk, from 1. */
-function trialOrders(step) {
-  const orders = new Map();
-  let number = 0;
-  for (const site of step.sites) {
-    for (const [node] of site.t ?? []) orders.set(node, [...(orders.get(node) ?? []), ++number]);
+/** Node → its trials, one for each proposer, with their places in the order of the whole walk, from 1. */
+function trialsOf(step) {
+  const trials = new Map();
+  let order = 0;
+  for (const [node, proposer, cur, row, u] of step.sites.flatMap((site) => site.t ?? [])) {
+    order += 1;
+    trials.set(node, [...(trials.get(node) ?? []), { order, proposer, cur, row, u }]);
   }
-  return orders;
+  return trials;
 }
 
-function treeNode(run, step, place, column, orders) {
+function treeNode(run, place, column, trials) {
   const { chip } = place;
   const own = chip.node === undefined;
   const by = own ? [] : chip.by ?? [0];
+  const told = nodeFacts(run, chip, by, trials);
   const node = el(
     "button",
-    { type: "button", class: `sv-node ${chip.kind}`, title: nodeFacts(run, chip, by, orders), tabindex: "-1" },
+    { type: "button", class: `sv-node ${chip.kind}`, title: told, tabindex: "-1" },
     el("span", { class: "who", "aria-hidden": "true" }, ...by.map((proposer) => badge(proposer)), own ? el("i", { class: "own", text: "T" }) : null),
     chipNode(run, chip),
-    orders ? el("sup", { text: orders.join(","), "aria-hidden": "true" }) : null
+    trials.length ? el("sup", { text: trials.map((trial) => trial.order).join(","), "aria-hidden": "true" }) : null
   );
-  node.setAttribute("aria-label", `${textOf(run, chip).trim() || "blank"}: ${FATES[chip.kind]}. ${nodeFacts(run, chip, by, orders)}`);
+  node.setAttribute("aria-label", `${textOf(run, chip).trim() || "blank"}: ${FATES[chip.kind]}. ${told}`);
   node.style.left = `${(place.depth - 1) * column + MARGIN}px`;
   node.style.top = `${place.row * ROW}px`;
   node.style.width = `${column - GAP}px`;
@@ -142,15 +144,19 @@ function badge(proposer) {
   return el("i", { class: `by${proposer % 4}`, text: LETTERS[proposer] ?? `${proposer + 1}` });
 }
 
-/** What hovering tells: p, q, draw and what was left. */
-function nodeFacts(run, chip, by, orders) {
+/** What hovering tells: p, q, draw and what was left; of a token that was tried twice, both trials. */
+function nodeFacts(run, chip, by, trials) {
   const names = run.started.speculative?.proposers ?? [];
   const facts = by.length ? [`proposed by ${by.map((proposer) => names[proposer] ?? proposer + 1).join(" and ")}`] : ["the target's own"];
-  if (orders) facts.push(`trial ${orders.join(" and ")}`);
   if (chip.p !== undefined) facts.push(`p_target ${prob(chip.p)}`);
-  if (chip.q !== undefined) facts.push(`q_draft ${prob(chip.own ?? chip.q)}`);
-  if (chip.cur !== undefined && chip.cur !== chip.p) facts.push(`left of p ${prob(chip.cur)}`);
-  if (chip.u !== undefined) facts.push(`draw ${prob(chip.u)}`);
+  if (chip.kind === "untested") facts.push(`q_draft ${prob(chip.q)}`);
+  for (const { order, proposer, cur, row, u } of trials) {
+    facts.push(trials.length > 1 ? `trial ${order} for ${names[proposer] ?? proposer + 1}` : `trial ${order}`);
+    facts.push(`q_draft ${prob(run.greedy ? chip.own : row)}`);
+    if (cur !== chip.p) facts.push(`left of p ${prob(cur)}`);
+    facts.push(`draw ${prob(u)}`);
+  }
+  if (!trials.length && chip.u !== undefined) facts.push(`draw ${prob(chip.u)}`);
   if (chip.mass !== undefined && chip.mass < 1) facts.push(`residual mass ${prob(chip.mass)}`);
   return facts.join(", ");
 }
