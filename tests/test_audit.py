@@ -45,6 +45,22 @@ def test_the_audit_sees_duplicates_whose_second_trial_used_the_first_cur():
         assert (not any("cur" in fault for fault in faults)) is sound
 
 
+def test_the_audit_sees_a_proposal_that_was_dropped_and_a_duplicate_that_was_tried_once():
+    odds = {"p_target": 0.3, "row": 0.6, "u": 0.9, "overlap": 0.5}
+    first, second = trial(0, False, cur=0.3, **odds), trial(0, False, cur=0.0, proposer=1, **odds)
+    drawn = final(9, "corrected", mass=0.5, p_target=0.5, low=0.0, high=1.0)
+    of_two = node(0, verdict="rejected", proposers=(0, 1))
+    dropped = (node(0, verdict="rejected"), node(1))
+    for nodes, trials, sound in (
+        ((of_two,), (first, second), True),
+        ((of_two,), (first,), False),
+        (dropped, (first,), False),
+    ):
+        made = chain_step(0, 1, 0, nodes=nodes, sites=(site(ROOT, *trials),), final=drawn)
+        faults = audit(make_trace(started(), made, config={"temperature": 1.0}))
+        assert any("before all that was proposed" in fault for fault in faults) is not sound
+
+
 def replace_first(step_, **trial_fields):
     first = step_.sites[0]
     trials = (dataclasses.replace(first.trials[0], **trial_fields), *first.trials[1:])
