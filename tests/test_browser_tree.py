@@ -99,6 +99,8 @@ def test_a_token_that_two_drafts_proposed_tells_both_its_trials(browser, served,
     assert [name for name, _, _ in told] == [("NOISY 0.01", "NOISY 0.03")[one.proposer] for one in trials], title
     for one, (_, row, u) in zip(trials, told, strict=True):
         assert (float(row), float(u)) == pytest.approx((one.row, one.u), abs=6e-4)
+    guest.page.locator(".sv-node").nth(node).click()
+    assert "of the draft that was tried first here" in guest.page.inner_text(".sv-tops")
     closed(guest)
 
 

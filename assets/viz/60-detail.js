@@ -43,9 +43,10 @@ class Detail {
     const site = step.sites[chip.site];
     if (!site) return [];
     const greedy = run.greedy;
+    const whose = site.t?.length > 1 ? "of the draft that was tried first here" : greedy ? "the first is guessed" : "what the draft drew from";
     return [
       ["p_target", greedy ? "as at temperature 1; the first is taken" : "what the target wants here", site.p, "p"],
-      ["q_draft", greedy ? "as at temperature 1; the first is guessed" : "what the draft drew from", site.q, "q"],
+      ["q_draft", greedy ? `as at temperature 1; ${whose}` : whose, site.q, "q"],
       ["residual", greedy ? "only the first choice is left" : "p − q where positive, scaled to 1", site.r, "r"],
     ]
       .filter(([, , top]) => top.length)
