@@ -27,6 +27,7 @@ from toys import (
     table,
     timeless,
 )
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from specviz import decode, sampling, verify
 from specviz.decode import Surroundings, speculate
@@ -142,6 +143,36 @@ def test_drawn_siblings_differ_and_each_carries_the_row_that_the_earlier_ones_le
         for proposal in made.proposals_under(parent):
             assert torch.allclose(proposal.row, left / left.sum(), atol=1e-5)
             left = left.index_fill(0, torch.tensor(made.token_ids[proposal.node]), 0.0)
+
+
+def test_each_row_of_a_drafts_tree_is_penalised_by_its_own_path_and_not_by_siblings(family):
+    draft, penalty = family["noisy .01"], 1.3
+    made = propose(begin(tree_draft(draft, "3,2"), temperature=1.0, repetition_penalty=penalty))
+    for parent in (ROOT, 0, 1, 2):
+        text = torch.tensor([[*P9, *made.path(parent)]])
+        scores = RepetitionPenaltyLogitsProcessor(penalty)(text, plain_logits(draft, text[0].tolist())[-1:])
+        first = next(made.proposals_under(parent))
+        assert torch.allclose(first.row, scores[0].softmax(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("came", [0, 1, 2, None])
+def test_a_shape_is_not_told_of_drawn_siblings_behind_the_one_that_came_to_be(tiny, came, temperature):
+    told = []
+
+    class Told(Profile):
+        def observe(self, places, num_emitted):
+            told.append((places, num_emitted))
+
+    source = begin(ModelDraft(tiny, Told((3,))), temperature=temperature)
+    made = propose(source)
+    other = next(i for i in range(97) if i not in made.token_ids)
+    emitted = (other,) if came is None else (made.token_ids[came], other)
+    source.observe(Observation(emitted, made, (), torch.zeros(1, 97)))
+    [(places, num_emitted)] = told
+    assert num_emitted == len(emitted)
+    looked_at = 3 if came is None or temperature == 0 else came + 1  # all of a list are wrong but one
+    assert [hit for _, hit in places[0]] == [i == came for i in range(looked_at)]
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3])
