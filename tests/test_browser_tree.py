@@ -9,6 +9,7 @@ from test_trees import tree_draft
 from toys import noisy, play, tiny
 
 from specviz.drafts.merge import MergedDraft
+from specviz.metrics import summarize
 from specviz.trace import Piece, Trace
 from specviz.ui.recordings import Recording
 
@@ -79,6 +80,26 @@ def test_a_pass_is_drawn_with_a_column_per_depth_and_every_node_says_who_and_wha
     own = found[-1]["title"]
     assert own.startswith("the target's own")
     assert ("residual mass" in own) == (step["chips"][-1].get("mass", 1) < 1)
+    closed(guest)
+
+
+def test_the_page_tells_what_each_draft_gave_and_of_a_pass_its_nodes_path_and_tokens(browser, served, file):
+    trace = Trace.from_json(file.read_text())
+    guest = opened(browser, served, file, WIDE)
+    rows = guest.page.eval_on_selector_all(
+        ".sv-drafts:not([hidden]) tr", "(all) => all.map((row) => [...row.children].map((cell) => cell.innerText))"
+    )
+    assert rows[0] == ["draft", "proposed", "tested", "accepted", "unique"]
+    assert [[int(cell) for cell in row[1:]] for row in rows[1:]] == [
+        [one.proposed, one.tested, one.accepted, one.unique] for one in summarize(trace).proposers
+    ]
+    assert [row[0].split() for row in rows[1:]] == [["A", "NOISY", "0.01"], ["B", "NOISY", "0.03"]]
+    step = trace.steps("speculative")[guest.ask("v.detail.tree.step.i")]
+    head = guest.page.inner_text(".sv-treehead")
+    told = [int(number) for number in re.findall(r"(\d+) (?:node|token)", head)]
+    assert told == [step.num_drafted, step.num_accepted, len(step.emitted)]
+    guest.ask("v.transport.seek(0)")
+    assert guest.page.locator(".sv-drafts").is_hidden()
     closed(guest)
 
 

@@ -179,7 +179,8 @@ function edges(places, column) {
 function treeHead(run, step) {
   const names = run.started.speculative?.proposers ?? [];
   const path = plural(step.numAccepted, "token");
-  const parts = [`Pass ${step.i + 1}: ${plural(step.drafted.length, "node")} checked at once, path of ${path} kept. Small numbers: order of the trials. `];
+  const given = plural(step.numAccepted + step.chips.length - step.drafted.length, "token");
+  const parts = [`Pass ${step.i + 1}: ${plural(step.drafted.length, "node")} checked at once, path of ${path} kept, ${given} given in all. Small numbers: order of the trials. `];
   if (names.length > 1) names.forEach((name, index) => parts.push(badge(index), ` ${shortName(name)}  `));
   if (run.start?.config?.rule === "naive") parts.push(el("b", { text: "Naive rule, for teaching: the target drew first, then looked into the tree." }));
   return parts;

@@ -15,6 +15,7 @@ class View {
     this.transport = new Transport(() => this.render());
     this.detail = new Detail();
     this.numbers = new Numbers(still.numbers);
+    this.drafts = new Drafts();
     this.plots = new Plots(still.figures, still.plotly);
     this.onView = new OnView(still.settings);
     this.buttons = new RunButtons();
@@ -42,6 +43,7 @@ class View {
       this.transport.root,
       this.detail.root,
       this.numbers.root,
+      this.drafts.root,
       this.plots.root,
       this.status,
       this.tools.help,
@@ -171,6 +173,7 @@ class View {
     }
     this.headline.show(run, time);
     this.numbers.show(run, time);
+    this.drafts.show(run, time);
     this.plots.show(run, time);
     this.onView.show(run);
     this.tools.show(run);
