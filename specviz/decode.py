@@ -145,7 +145,7 @@ class _Lane:
     most_nodes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        capacity = len(self.context_ids) + self.config.max_new_tokens + 64
+        capacity = len(self.context_ids) + self.config.max_new_tokens + MAX_TREE_NODES
         self.runner = Runner(self.target, capacity=capacity)
         self.sampler = Sampler(
             self.config,

@@ -116,7 +116,9 @@ def test_a_token_that_two_drafts_proposed_tells_both_its_trials(browser, served,
     guest = opened(browser, served, file, WIDE)
     shown = f"(v.detail.tree.draw(v.run, v.run.steps.speculative[{step}]), v.detail.tree.buttons[{node}])"
     title = guest.ask(f"{shown}.title")
-    told = re.findall(r"trial \d+ for (NOISY [.\d]+), q_draft ([.\d]+),(?: left of p [.\d]+,)? draw ([.\d]+)", title)
+    told = re.findall(
+        r"trial \d+ for (NOISY [.\d]+), q_draft ([.\d]+),(?: left of p [.\d]+,)? draw ([.\d]+)", title
+    )
     assert [name for name, _, _ in told] == [("NOISY 0.01", "NOISY 0.03")[one.proposer] for one in trials], title
     for one, (_, row, u) in zip(trials, told, strict=True):
         assert (float(row), float(u)) == pytest.approx((one.row, one.u), abs=6e-4)

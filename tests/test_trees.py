@@ -4,7 +4,6 @@ Case numbers are those of the project's list of faults met elsewhere.
 """
 
 import itertools
-import math
 from collections import Counter
 
 import pytest
@@ -539,7 +538,3 @@ def test_a_cut_keeps_all_proposals_down_to_its_depth_in_their_order():
     assert [p.origin.offset for p in cut.proposals] == [1, 2, 3, 1, 4], "a copy still says where it stood"
     assert made.cut(3) is made
     assert len(made.cut(0)) == 0
-
-
-def test_costs_and_shapes_know_no_infinity():
-    assert math.isfinite(auto()._rate)

@@ -163,6 +163,7 @@ DRAFTS = {
     "two equal drafts of 2": merged(chain(2), chain(2)),
     "two unlike drafts": merged(chain(1), chain(1), unlike=True),
     "two unlike drafts of 2": merged(chain(2), chain(2), unlike=True),
+    "three equal drafts": merged(chain(1), chain(1), chain(1)),
     "three unlike drafts": merged(chain(1), siblings(2), best(2), unlike=True),
     "a copy before a chain": merged(copied(1, 1), chain(2)),
     "a chain before a copy": merged(chain(2), copied(1, 1)),
@@ -260,6 +261,7 @@ WRONG_RULES = [
     ("redraw from p_target after a rejection", "the best 2"),
     ("duplicates tried once", "2 independent siblings"),
     ("duplicates tried once", "two equal drafts"),
+    ("duplicates tried once", "three equal drafts"),
     ("one draw shared by accept and resample", "chain of 1"),
     ("one draw shared by accept and resample", "2 independent siblings"),
 ]

@@ -109,7 +109,9 @@ def _audit_trials(step: Step, greedy: bool) -> Iterator[str]:
         if site.drawn is not None:
             yield f"the place behind node {site.node} has a draw of the naive rule"
         tried = {(trial.node, trial.proposer) for trial in site.trials}
-        drawn = {(i, who) for i, node in enumerate(step.nodes) if node.parent == site.node for who in node.proposers}
+        drawn = {
+            (i, who) for i, node in enumerate(step.nodes) if node.parent == site.node for who in node.proposers
+        }
         if drawn - tried and not any(trial.accepted for trial in site.trials):
             yield f"the place behind node {site.node} was left before all that was proposed there was tried"
         for index in range(len(site.trials)):
