@@ -504,6 +504,12 @@ def test_a_shape_plans_no_more_children_than_there_is_room_for(shape):
         assert all(0 <= hope.chance <= 1 for hopes in planned for hope in hopes)
 
 
+def test_with_little_room_auto_gives_it_to_the_likeliest_children_not_to_the_first_in_order():
+    tops = [[0.4, 0.3, 0.2, 0.1]] * 2
+    assert [len(own) for own in auto().children([Hope(0.3), Hope(0.9)], tops, 2, 8)] == [4, 4]
+    assert [len(own) for own in auto().children([Hope(0.3), Hope(0.9)], tops, 2, 2)] == [0, 2]
+
+
 @pytest.mark.parametrize("greedy_run", [True, False])
 def test_what_is_hoped_of_children_never_exceeds_their_parent_and_falls_with_their_order(greedy_run):
     shape = auto()
