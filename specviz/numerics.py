@@ -88,7 +88,10 @@ def pack_linears(model: nn.Module) -> int:
         for name, child in list(parent.named_children()):
             if type(child) is not nn.Linear or not _packable(child):
                 continue
-            packed = PackedLinear(child)
+            try:
+                packed = PackedLinear(child)
+            except RuntimeError:  # oneDNN refuses to pack what this CPU has no instructions for
+                continue
             shape = (child.in_features, child.out_features, child.bias is not None)
             if shape not in verdicts:
                 verdicts[shape] = _probe(child, packed)
@@ -104,8 +107,7 @@ def _packable(linear: nn.Linear) -> bool:
         torch.ops.mkldnn, "_linear_pointwise"
     )
     on_cpu = linear.weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    dtype = linear.weight.dtype  # oneDNN refuses to pack what the CPU cannot multiply
-    return has_ops and on_cpu and (dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies_bfloat16()))
+    return has_ops and on_cpu and linear.weight.dtype in (torch.bfloat16, torch.float32)
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ from test_distill import make_target, settings
 from tokenizer_makers import byte_level
 from transformers import LlamaConfig
 
-from specviz.distill import distill
+from specviz.distill import distill, headtrain
 from specviz.distill.headbatch import CutHead, HeadRecipe, make_head_batch
 from specviz.distill.headtrain import HeadLearner, head_loss, hits
 from specviz.distill.kinds.head import forward_size, most_frequent
@@ -19,6 +19,7 @@ from specviz.distill.kinds.heads import Feature, Pruned, PrunedTwo
 from specviz.distill.measure import replay
 from specviz.distill.states import StateStore
 from specviz.distill.store import TOP, Chat
+from specviz.distill.train import TrainSettings
 from specviz.drafts.head_file import load_head
 from specviz.errors import ModelError
 
@@ -238,6 +239,16 @@ def test_a_killed_job_goes_on_to_the_same_head(kind, tokenizer, tmp_path):
     job("whole")
     ours, theirs = ((tmp_path / name / "draft" / "model.safetensors").read_bytes() for name in ("cut", "whole"))
     assert ours == theirs
+
+
+@pytest.mark.parametrize(("fast", "first"), [(torch.bfloat16, "Muon"), (torch.float32, "AdamW")])
+def test_matrices_are_moved_by_what_is_fast_here(kind, fast, first, monkeypatch):
+    monkeypatch.setattr(headtrain, "fast_dtype", lambda _: fast)
+    learner = lesson_of(kind, toys.tiny())
+    optimizers = learner.optimizers(TrainSettings(1.0))
+    assert [type(one).__name__ for one in optimizers] == [first, "AdamW"]
+    moved = [p for one in optimizers for group in one.param_groups for p in group["params"]]
+    assert {id(p) for p in moved} == {id(p) for p in learner.net.parameters()}
 
 
 def test_training_learns(kind, tokenizer, tmp_path):

@@ -31,7 +31,7 @@ from specviz.drafts.model import ModelDraft
 from specviz.drafts.ngram import NgramTable
 from specviz.errors import ModelError
 from specviz.models import catalog, check_same_tokens, hub, loading, source, wrap
-from specviz.numerics import EXACT_ATTENTION, PackedLinear
+from specviz.numerics import EXACT_ATTENTION, PackedLinear, pack_linears
 from specviz.runner import calibrate
 
 
@@ -494,6 +494,26 @@ def test_in_bfloat16_the_exact_attention_is_taken_where_it_computes_what_the_mod
     fast = wrap(build(CUT[name], dtype=torch.bfloat16), None, name=name, numerics="fast")
     assert fast.numerics == "fast"
     assert len(said(play(fast, ModelDraft(model), max_new_tokens=8))) == 8
+
+
+def test_a_layer_that_cannot_be_packed_here_stays_as_it_is(monkeypatch):
+    """A CPU without instructions for bfloat16: oneDNN refuses to pack such weights, and decodes all the same."""
+
+    def refuse(*_):
+        raise RuntimeError("bf16 path needs the cpu support avx512bw")
+
+    monkeypatch.setattr(PackedLinear, "__init__", refuse)
+    model = tiny()
+    assert pack_linears(model.model) == 0
+    assert said(play(model, ModelDraft(noisy(model, 0.003)))) == plain_greedy(model, P9, 24)
+
+
+def test_packed_weights_in_float32_give_what_the_stock_layers_give():
+    stock, packed = build(CUT["SmolLM2"]), build(CUT["SmolLM2"])
+    assert pack_linears(packed) > 0
+    ids = torch.arange(7)[None]
+    with torch.inference_mode():
+        assert torch.allclose(packed(ids).logits, stock(ids).logits, atol=1e-4)
 
 
 def test_a_folders_own_code_is_never_run_and_nobody_is_asked(tmp_path):

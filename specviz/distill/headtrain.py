@@ -21,7 +21,7 @@ from specviz.distill.measure import Hits
 from specviz.distill.store import Chat
 from specviz.distill.train import Scored, TrainSettings
 from specviz.drafts.head_file import output_rows
-from specviz.numerics import fast_products
+from specviz.numerics import fast_dtype, fast_products
 
 NUM_STEPS = 4
 ALONE_FROM = 0.5
@@ -55,6 +55,12 @@ def _read_at(ids: Tensor, rows: Tensor) -> Tensor:
     return ids.gather(1, rows.clamp_max(ids.shape[1] - 1))
 
 
+def matrices_by(device: torch.device) -> str:
+    """Which optimizer moves matrices: torch's Muon multiplies in bfloat16 alone, which crawls on a CPU without
+    instructions for it."""
+    return "Muon" if fast_dtype(device) == torch.bfloat16 else "AdamW"
+
+
 class HeadLearner:
     """A head that learns: its network, the target's output rows, and for `feature` the target's `states`.
 
@@ -74,12 +80,19 @@ class HeadLearner:
         return CutHead(output_rows(self._target, kept_ids), kept_ids.cpu().numpy(), len(self.head_net.table))
 
     def optimizers(self, settings: TrainSettings) -> list[torch.optim.Optimizer]:
-        """Muon for matrices (Jordan et al. 2024; scaled as in 2502.16982), AdamW at half its rate for vectors."""
+        """Muon for matrices (Jordan et al. 2024; scaled as in 2502.16982), AdamW at half its rate for vectors.
+
+        AdamW for matrices, too, where `matrices_by` says so.
+        """
         rate, decay = settings.learning_rate, settings.weight_decay
         matrices = [parameter for parameter in self.net.parameters() if parameter.dim() == 2]
         vectors = [parameter for parameter in self.net.parameters() if parameter.dim() != 2]
+        if matrices_by(matrices[0].device) == "Muon":
+            first = torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+        else:
+            first = torch.optim.AdamW(matrices, lr=rate, betas=(0.9, 0.98), weight_decay=decay, fused=True)
         return [
-            torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
+            first,
             torch.optim.AdamW(vectors, lr=rate / 2, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
         ]
 

@@ -18,7 +18,7 @@ from specviz.distill.boost import gain
 from specviz.distill.headbatch import for_fitting
 from specviz.distill.headfit import fit_states, start_weights
 from specviz.distill.headnet import HeadNet
-from specviz.distill.headtrain import HeadLearner, hits
+from specviz.distill.headtrain import HeadLearner, hits, matrices_by
 from specviz.distill.kinds.course import reporter
 from specviz.distill.kinds.kind import FURTHER, About, Lesson, other_sizes
 from specviz.distill.measure import Agreement, Hits, replay
@@ -175,7 +175,8 @@ class Head:
             ("bytes", f"{self._bytes:,} (eight bits a weight, a scale a row)"),
         )
         origin = "Trained further from the weights of another." if self._started else self.origin
-        training = f"{origin} {self.course}" + (self._earlier.training() if self._earlier else "")
+        moved = f"{matrices_by(self._table.device)} for matrices, AdamW for vectors."
+        training = f"{origin} {self.course} {moved}" + (self._earlier.training() if self._earlier else "")
         return About(rows + (self._gain.rows() if self._gain else ()), training, _AGREEMENT)
 
 

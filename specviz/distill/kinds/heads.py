@@ -46,7 +46,7 @@ class Pruned(Head):
     )
     course = (
         "Cross-entropy over the kept tokens against the target's 16 largest probabilities, all others as one "
-        "class, mixed with its first choice; Muon for matrices, AdamW for vectors."
+        "class, mixed with its first choice."
     )
 
     def start_from(self, name: str) -> None:
@@ -91,7 +91,7 @@ class Feature(Head):
         "Reads the embedding of the last token and the target's hidden state before it, then its own states "
         "(EAGLE, 2401.15077). Cross-entropy over the kept tokens against the target's 16 largest probabilities, "
         "all others as one class, mixed with its first choice; in the second half several steps ahead on its own "
-        "states (2503.01840); Muon for matrices, AdamW for vectors."
+        "states (2503.01840)."
     )
 
     def _sizes(self, target: Any) -> tuple[HeadShape, int]:
