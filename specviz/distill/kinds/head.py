@@ -175,7 +175,8 @@ class Head:
             ("bytes", f"{self._bytes:,} (eight bits a weight, a scale a row)"),
         )
         origin = "Trained further from the weights of another." if self._started else self.origin
-        moved = f"{matrices_by(self._table.device)} for matrices, AdamW for vectors."
+        by = matrices_by(self._table.device)
+        moved = "AdamW." if by == "AdamW" else f"{by} for matrices, AdamW for vectors."
         training = f"{origin} {self.course} {moved}" + (self._earlier.training() if self._earlier else "")
         return About(rows + (self._gain.rows() if self._gain else ()), training, _AGREEMENT)
 
