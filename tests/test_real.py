@@ -1,4 +1,6 @@
-"""The embedded target in bfloat16: every draft gives the bits of plain decoding, trees included.
+"""The embedded target: every draft gives the ids, logits and cache of plain decoding, trees included.
+
+In bfloat16 bit for bit; in float32, on CPUs without bfloat16 of their own, up to the order of sums.
 
 One plain run of each prompt is the yardstick for all drafts. One thread, as for the toys: beside any other busy
 process two threads stall.
@@ -99,11 +101,27 @@ def target():
         pytest.fail(f"On CI the embedded target must be there: {reason}")
     if not ready:
         pytest.skip(reason)
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("this CPU has no bfloat16 of its own")
-    loaded = models.load(catalog.EMBEDDED, dtype="bfloat16", device="cpu", numerics="exact")
+    loaded = models.load(catalog.EMBEDDED, device="cpu", numerics="exact")
     calibrate(loaded)
     return loaded
+
+
+def require_exact(target):
+    if target.numerics != "exact":
+        pytest.skip("this CPU has no bfloat16 of its own, and float32 is equal up to rounding only")
+
+
+def few_in_float32(target, prompt):
+    """Passes in float32 take several times as long, and two texts show as much."""
+    if target.dtype == torch.float32 and prompt not in PROMPTS[:2]:
+        pytest.skip("two prompts are decoded in float32")
+
+
+def same(target, ours, expected):
+    """Bit for bit where the target's numerics promise it, else up to the order of float32 sums."""
+    if target.numerics == "exact":
+        return torch.equal(ours, expected)
+    return torch.allclose(ours, expected, atol=2e-3)
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +148,14 @@ def decoded(target, source, prompt_ids, **more):
     return trace, runner.cache.stored(range(runner.length))
 
 
+def shown(steps):
+    """What the sites of steps show of their rows, (sites, 2)."""
+    return torch.tensor([(site.p_top, site.top2_gap) for step in steps for site in step.sites])
+
+
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_the_probe_at_load_finds_blocks_and_single_passes_bit_equal(target, num_threads):
-    assert target.numerics == "exact"
+    require_exact(target)
     assert target.bit_exact
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
@@ -152,12 +175,16 @@ def references(truth):
     return Retrieval("references", [FixedTexts.of({"said": text})], RetrievalSettings())
 
 
+def dtype_of(target):
+    return str(target.dtype).removeprefix("torch.")
+
+
 def bundled(name, target):
     """As a run makes it, so that what is shipped is what is tested."""
     ready, reason = catalog.is_ready(catalog.find(name))
     if not ready:
         pytest.skip(reason)
-    return make_source(target, RunConfig(prompt="", drafts=(name,), dtype="bfloat16", device="cpu"))
+    return make_source(target, RunConfig(prompt="", drafts=(name,), dtype=dtype_of(target), device="cpu"))
 
 
 SOURCES = {
@@ -175,6 +202,7 @@ SOURCES = {
 
 @pytest.mark.parametrize("name", ["chain", "tree"])
 def test_on_two_threads_a_whole_run_is_bit_exact_too(target, name):
+    require_exact(target)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -192,6 +220,7 @@ def test_on_two_threads_a_whole_run_is_bit_exact_too(target, name):
 @pytest.mark.parametrize("prompt", ["T", "One two", "The rivers of Europe"])
 def test_a_text_of_a_few_tokens_is_bit_exact_too(target, prompt, width):
     """Products with few keys go to other kernels than those with many, and a run passes from one to the other."""
+    require_exact(target)
     prompt_ids = encode_prompt(target.tokenizer, prompt, raw=True)
     expected, stored = decoded(target, None, prompt_ids, max_new_tokens=40)
     knowing = Knowing(said(expected), len(prompt_ids), width=width, sure=0.8)
@@ -202,13 +231,13 @@ def test_a_text_of_a_few_tokens_is_bit_exact_too(target, prompt, width):
 
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_every_draft_gives_the_ids_logits_and_cache_of_plain_decoding_bit_for_bit(target, plain, prompt, name):
+def test_every_draft_gives_the_ids_logits_and_cache_of_plain_decoding(target, plain, prompt, name):
+    few_in_float32(target, prompt)
     prompt_ids, expected, stored = plain(prompt)
     make, draft_len = SOURCES[name]
     trace, ours = decoded(target, make(target, prompt_ids, said(expected)), prompt_ids, draft_len=draft_len)
     assert said(trace) == said(expected)
-    shown = [(site.p_top, site.top2_gap) for step in trace.steps("speculative") for site in step.sites]
-    assert shown == [(site.p_top, site.top2_gap) for step in expected.steps("baseline") for site in step.sites]
-    assert all(torch.equal(one, many) for one, many in zip(stored, ours, strict=True))
+    assert same(target, shown(trace.steps("speculative")), shown(expected.steps("baseline")))
+    assert all(same(target, many, one) for one, many in zip(stored, ours, strict=True))
     if name in ("chain", "tree"):
         assert 1.5 < summarize(trace).tokens_per_pass < 5, "rollbacks and long paths both happen"
