@@ -133,7 +133,7 @@ def test_the_companion_is_offered_where_its_files_are_and_else_says_how_it_is_ma
     companion = catalog.find("companion")
     ready, reason = catalog.is_ready(companion)
     assert not ready
-    assert reason.endswith("python -m specviz distill --kind tiny --after tiny")
+    assert reason.endswith("python -m specviz distill --kind pruned --after tiny --start pruned --out companion")
     assert "companion" not in from_catalog().names
     (tmp_path / "companion").mkdir()
     (tmp_path / "companion" / "config.json").touch()

@@ -445,6 +445,13 @@ def test_a_cascade_of_fewer_than_two_is_refused(makers, name):
         make_draft(name, makers)
 
 
+def test_where_nothing_can_be_read_nothing_is_said_to_go_on_without_it(tmp_path):
+    with pytest.raises(DocumentError, match=r"^absent cannot be opened \(No such file or directory\)\.$"):
+        Shelf.read([tmp_path / "absent"])
+    with pytest.raises(DocumentError, match=r"is a folder, of which `index` makes a corpus\.$"):
+        Shelf.read([tmp_path])
+
+
 def test_a_cascade_inside_a_cascade_is_refused(makers):
     with pytest.raises(ConfigError, match="inside a cascade; write all of its drafts in one list"):
         make_draft("cascade:lookup,cascade:references,m", makers)

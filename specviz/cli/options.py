@@ -112,9 +112,10 @@ def _setting(group: Any, option: str, what: str, **how: Any) -> None:
 def _add_models_of_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models")
     names = "a catalog name (see: models), Hub id, folder or .gguf file"
-    _setting(group, "--target", f"the model whose text you get: {names}", metavar="T")
+    _setting(group, "--target", f"the model whose text you get (default: the embedded one): {names}", metavar="T")
     _setting(
-        group, "--draft", f"who proposes tokens: {names}, none, lookup (copies from the text so far), references, "
+        group, "--draft", "who proposes tokens (default: what suits the target, as the first line of a run says): "
+        f"{names}, none, lookup (copies from the text so far), references, "
         "a corpus file (see: index), mix:FOLDER (counts of your own, see: distill --kind ngram), or cascade:A,B "
         "(A, and B where A has nothing to say); given again, several drafts share one token tree",
         metavar="D", dest="drafts", action="append",
@@ -206,8 +207,9 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Read every text below a folder (txt, md, html, pdf, source code; hidden files and links left out) and "
-        "write one file that drafts can copy from: run --draft corpus.sv. It belongs to the target's tokenizer."
+        "Read every text file below a folder, whatever its ending (of PDF and HTML the text; hidden files and "
+        "links left out), and write one file that drafts can copy from: run --draft corpus.sv. It belongs to the "
+        "target's tokenizer."
     )
     parser.add_argument("folder", metavar="FOLDER", help="where the texts are")
     parser.add_argument("--out", metavar="FILE", required=True, help="the corpus; its name ends in .sv")

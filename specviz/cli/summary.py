@@ -124,14 +124,14 @@ def _copied(numbers: Summary) -> str:
 
 
 def _proposers(numbers: Summary) -> list[tuple[str, str]]:
-    """What each of several drafts gave; a token that two proposed counts for both."""
+    """What each of several drafts gave; a token that two proposed is tested and accepted for whose trial came."""
     if len(numbers.proposers) < 2:
         return []
     return [
         (
             f"draft {place}, {one_line(one.name)[:200]}",
             f"{one.proposed} proposed, {one.tested} tested, {one.accepted} accepted, "
-            f"{one.unique} of them proposed by no other",
+            f"{one.unique} of them proposed by no other draft",
         )
         for place, one in enumerate(numbers.proposers, start=1)
     ]
@@ -144,16 +144,19 @@ def _speeds(numbers: Summary) -> list[tuple[str, str]]:
     if numbers.speedup is None:
         return [ours, ("speedup", f"{UNKNOWN}  nothing to compare with")]
     slower = "  a slow-down" if numbers.speedup < 1 else ""
-    predicted = _times(numbers.predicted_speedup)
+    formula = (
+        f"from α, draft ÷ target {_plain(numbers.draft_target_ratio, 3)}, "
+        f"verify ÷ plain pass {_plain(numbers.verify_ratio)}"
+    )
+    predicted = f"{_times(numbers.predicted_speedup)}  {formula}"
+    known = (numbers.acceptance_rate, numbers.draft_target_ratio, numbers.verify_ratio)
+    if numbers.predicted_speedup is None and None not in known:
+        predicted = f"{UNKNOWN}  the formula is for a single chain of guesses; {formula.removeprefix('from α, ')}"
     return [
         ours,
         ("baseline tokens per second", _plain(numbers.baseline_tokens_per_s, 1)),
         ("speedup, measured", f"{_times(numbers.speedup)}{slower}"),
-        (
-            "speedup, predicted",
-            f"{predicted}  from α, draft ÷ target {_plain(numbers.draft_target_ratio, 3)}, "
-            f"verify ÷ plain pass {_plain(numbers.verify_ratio)}",
-        ),
+        ("speedup, predicted", predicted),
     ]
 
 

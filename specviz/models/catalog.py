@@ -107,7 +107,7 @@ DRAFTS = (
         kind="draft",
         label="companion: learnt what tiny misses, to share a tree with it",
         place="companion",
-        recipe="--kind tiny --after tiny",
+        recipe="--kind pruned --after tiny --start pruned --out companion",
     ),
     Entry(name="pruned", kind="draft", label="pruned: one layer between the target's embeddings", place="pruned"),
     Entry(name="feature", kind="draft", label="feature: reads the target's hidden state", place="feature"),
@@ -158,7 +158,7 @@ def is_ready(entry: Entry) -> tuple[bool, str]:
         here = hub.cached(entry.hub_id) is not None
         return here, "" if here else f"comes from the Hugging Face Hub at the first run{without}"
     if entry.place and not (BUNDLED_DRAFTS / entry.place / entry.file).is_file():
-        command = f"python -m specviz distill {entry.recipe or f'--kind {entry.place}'}"
+        command = f"python -m specviz distill {entry.recipe or f'--kind {entry.place} --out {entry.place}'}"
         return False, f"no {entry.file} in assets/drafts/{entry.place}; run: {command}"
     return True, ""
 

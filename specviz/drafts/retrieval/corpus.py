@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from specviz.drafts.retrieval.fixed import FixedTexts
 from specviz.drafts.retrieval.library import tokenize, tokenizer_hash
-from specviz.drafts.retrieval.reader import shown_name, to_text
+from specviz.drafts.retrieval.reader import LEFT_OUT, shown_name, to_text
 from specviz.drafts.retrieval.suffix_array import PLACE, TOKEN, SuffixArray, reversed_tokens, sorted_suffixes
 from specviz.errors import DocumentError
 
@@ -123,10 +123,10 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def _bytes_of(path: Path, name: str) -> bytes:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise DocumentError(f"{name} is larger than {MAX_FILE_BYTES // 2**20} MB; it was left out.")
+            raise DocumentError(f"{name} is larger than {MAX_FILE_BYTES // 2**20} MB{LEFT_OUT}")
         return path.read_bytes()
     except OSError as error:
-        raise DocumentError(f"{name} cannot be opened ({error.strerror}); it was left out.") from None
+        raise DocumentError(f"{name} cannot be opened ({error.strerror}){LEFT_OUT}") from None
 
 
 def _write(out: Path, header: bytes, backwards: NDArray[np.uint32], places: NDArray[np.uint32]) -> None:

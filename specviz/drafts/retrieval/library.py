@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specviz.drafts.retrieval.fixed import FixedTexts
-from specviz.drafts.retrieval.reader import Document, read_documents
+from specviz.drafts.retrieval.reader import LEFT_OUT, Document, read_documents
 from specviz.errors import DocumentError
 from specviz.trace import Reference
 
@@ -84,8 +84,8 @@ class Shelf:
             DocumentError: none could be used; the text is all sentences.
         """
         documents, complaints = read_documents(paths, in_prompt=in_prompt)
-        if paths and not documents:
-            raise DocumentError(" ".join(complaints))
+        if paths and not documents:  # then nothing goes on without them
+            raise DocumentError(" ".join(complaints).replace(LEFT_OUT, "."))
         return cls(documents, complaints)
 
     def putting_in_prompt(self, names: Collection[str]) -> Shelf:
@@ -121,7 +121,7 @@ def index_documents(documents: Sequence[Document], tokenizer: Any, complaints: S
     for document in documents:
         ids = tokenize(tokenizer, document.text)
         if len(ids.ids) > room:
-            left_out.append(f"{document.name} goes beyond {MAX_TOKENS:,} tokens of references; it was left out.")
+            left_out.append(f"{document.name} goes beyond {MAX_TOKENS:,} tokens of references{LEFT_OUT}")
             continue
         room -= len(ids.ids)
         kept.append(document)

@@ -21,6 +21,8 @@ from specviz.errors import DocumentError
 from specviz.trace import OUTPUT, PROMPT
 
 MAX_BYTES = 5 * 2**20  # in all
+LEFT_OUT = "; it was left out."
+"""How the sentence on a file ends that the others go on without."""
 MAX_PDF_PAGES = 1000
 MAX_PDF_S = 30
 _HTML = (".html", ".htm", ".xhtml")
@@ -67,7 +69,7 @@ def to_text(name: str, data: bytes) -> str:
         DocumentError: empty, binary, not UTF-8, or a PDF that is encrypted, damaged or without text.
     """
     if not data:
-        raise DocumentError(f"{name} is empty (0 bytes); it was left out.")
+        raise DocumentError(f"{name} is empty (0 bytes){LEFT_OUT}")
     if data.startswith(b"%PDF"):
         text = _pdf_text(name, data)
     else:
@@ -75,7 +77,7 @@ def to_text(name: str, data: bytes) -> str:
         if PurePath(name).suffix.lower() in _HTML:
             text = html_text(text)
     if not text.strip():
-        raise DocumentError(f"{name} holds no text; it was left out.")
+        raise DocumentError(f"{name} holds no text{LEFT_OUT}")
     return text
 
 
@@ -95,15 +97,17 @@ def pasted(text: str, documents: Iterable[Document]) -> Document:
 
 
 def _load(path: Path, name: str, left: int, max_bytes: int) -> bytes:
+    if path.is_dir():
+        raise DocumentError(f"{name} is a folder, of which `index` makes a corpus{LEFT_OUT}")
     try:
         with path.open("rb") as file:
             data = file.read(left + 1)
     except (OSError, ValueError) as error:  # ValueError: a name with a null byte
         reason = getattr(error, "strerror", None) or str(error)
-        raise DocumentError(f"{name} cannot be opened ({reason}); it was left out.") from None
+        raise DocumentError(f"{name} cannot be opened ({reason}){LEFT_OUT}") from None
     if len(data) > left:
         limit = f"{max_bytes / 2**20:g} MB"
-        raise DocumentError(f"{name} goes beyond the limit of {limit} for all references; it was left out.")
+        raise DocumentError(f"{name} goes beyond the limit of {limit} for all references{LEFT_OUT}")
     return data
 
 
@@ -126,13 +130,13 @@ def _decoded(name: str, data: bytes) -> str:
         text = data.decode("utf-16" if marked else "utf-8-sig")
     except UnicodeDecodeError as error:
         if b"\0" in data:
-            raise DocumentError(f"{name} is a binary file, not text; it was left out.") from None
+            raise DocumentError(f"{name} is a binary file, not text{LEFT_OUT}") from None
         raise DocumentError(
             f"{name} is not {'UTF-16' if marked else 'UTF-8'} text (byte {error.start:,} does not fit); "
-            "save it as UTF-8. It was left out."
+            f"save it as UTF-8{LEFT_OUT}"
         ) from None
     if len(_CONTROL.findall(text[:100_000])) > len(text[:100_000]) // 100:
-        raise DocumentError(f"{name} is a binary file, not text; it was left out.")
+        raise DocumentError(f"{name} is a binary file, not text{LEFT_OUT}")
     return text.replace("\r\n", "\n")
 
 
@@ -141,22 +145,20 @@ def _pdf_text(name: str, data: bytes) -> str:
     try:
         pdf = pypdf.PdfReader(io.BytesIO(data))
         if pdf.is_encrypted and not pdf.decrypt(""):
-            raise DocumentError(f"{name} is an encrypted PDF; save it without a password. It was left out.")
+            raise DocumentError(f"{name} is an encrypted PDF; save it without a password{LEFT_OUT}")
         num_pages = len(pdf.pages)
         if num_pages > MAX_PDF_PAGES:
-            raise DocumentError(
-                f"{name} has {num_pages:,} pages; at most {MAX_PDF_PAGES:,} are read. It was left out."
-            )
+            raise DocumentError(f"{name} has {num_pages:,} pages; at most {MAX_PDF_PAGES:,} are read{LEFT_OUT}")
         text = "\n\n".join(_pages(name, pdf))
     except DocumentError:
         raise
     except pypdf.errors.DependencyError:
         raise DocumentError(
             f"{name} is a PDF encrypted with AES, for which the Python package cryptography must be installed; or "
-            "save the PDF without encryption. It was left out."
+            f"save the PDF without encryption{LEFT_OUT}"
         ) from None
     except Exception:  # a PDF is a foreign program: the parser may raise anything
-        raise DocumentError(f"{name} is a damaged PDF; it was left out.") from None
+        raise DocumentError(f"{name} is a damaged PDF{LEFT_OUT}") from None
     if not text.strip():
         raise DocumentError(f"{name} is a PDF of images without text; run text recognition on it first.")
     return text.encode(errors="replace").decode()  # a font may name half a surrogate pair
@@ -172,9 +174,7 @@ def _pages(name: str, pdf: pypdf.PdfReader) -> Iterator[str]:
 
     def check(*_: object) -> None:
         if time.monotonic() - began > MAX_PDF_S:
-            raise DocumentError(
-                f"{name} takes longer than {MAX_PDF_S} s to read; save it as text. It was left out."
-            )
+            raise DocumentError(f"{name} takes longer than {MAX_PDF_S} s to read; save it as text{LEFT_OUT}")
 
     for page in pdf.pages:
         text = page.extract_text(visitor_operand_before=check)
