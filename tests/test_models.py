@@ -31,7 +31,7 @@ from specviz.drafts.model import ModelDraft
 from specviz.drafts.ngram import NgramTable
 from specviz.errors import ModelError
 from specviz.models import catalog, check_same_tokens, hub, loading, source, wrap
-from specviz.numerics import EXACT_ATTENTION, PackedLinear, pack_linears
+from specviz.numerics import EXACT_ATTENTION, PackedLinear, multiplies_bfloat16, pack_linears
 from specviz.runner import calibrate
 
 
@@ -490,7 +490,8 @@ def test_in_bfloat16_the_exact_attention_is_taken_where_it_computes_what_the_mod
     assert takes_it == (model.numerics == "exact") == (name in EXACT)
     if takes_it:
         assert model.bit_exact
-        assert any(isinstance(module, PackedLinear) for module in model.model.modules())
+        packed = any(isinstance(module, PackedLinear) for module in model.model.modules())
+        assert packed == multiplies_bfloat16()
     fast = wrap(build(CUT[name], dtype=torch.bfloat16), None, name=name, numerics="fast")
     assert fast.numerics == "fast"
     assert len(said(play(fast, ModelDraft(model), max_new_tokens=8))) == 8

@@ -6,7 +6,7 @@ The yardstick, its fixtures and the way to a draft are those of the chains.
 from collections import Counter
 
 import pytest
-from test_real import PROMPTS, decoded, dtype_of, few_in_float32, plain, same, shown, target
+from test_real import PROMPTS, decoded, dtype_of, few_in_float32, plain, same, same_rows, target
 from test_trees import auto
 from toys import said
 
@@ -50,7 +50,7 @@ def test_every_tree_gives_the_ids_logits_and_cache_of_plain_decoding(
     trace, ours = decoded(target, source, prompt_ids, tree=tree, max_new_tokens=NUM_NEW)
     assert said(trace) == said(expected)[:NUM_NEW]
     steps = trace.steps("speculative")
-    assert same(target, shown(steps), shown(expected.steps("baseline"))[:NUM_NEW])
+    assert same_rows(target, steps, expected.steps("baseline"))
     length = len(prompt_ids) + NUM_NEW - 1
     assert all(same(target, many, one[:, :, :length]) for one, many in zip(stored, ours, strict=True))
     widths = Counter((step.index, node.parent) for step in steps for node in step.nodes)
