@@ -10,7 +10,7 @@ import torch
 from tokenizer_makers import byte_level
 from tokenizers import Tokenizer
 from tokenizers import models as tokenizer_models
-from toys import P9, SHAPE, VOCAB, build, noisy, plain_greedy, play, said, tiny
+from toys import P9, SHAPE, VOCAB, build, loaded, noisy, plain_greedy, play, said, tiny
 from transformers import (
     DeepseekV3Config,
     FalconH1Config,
@@ -477,7 +477,7 @@ def test_known_shapes_cut_to_size_decode_as_plain_greedy(name):
     model = wrap(build(CUT[name]), None, name=name)
     model.pass_times = {}
     calibrate(model)
-    trace = play(model, ModelDraft(noisy(model, 0.003)))
+    trace = play(model, ModelDraft(noisy(loaded(build(CUT[name])), 0.003)))
     assert said(trace) == plain_greedy(model, P9, 24)
 
 
