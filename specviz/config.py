@@ -81,8 +81,8 @@ class TreePlan:
             plan = cls(num_nodes=0)
         if plan.num_nodes == 0 or 0 in plan.widths:
             raise ConfigError(
-                f"tree is {text[:40]!r}, but must be children per level such as 3,2,1,1 (each 1 or more), auto, "
-                f"or auto:N with a budget of 1 to {MAX_TREE_NODES} nodes."
+                f"The tree is {text[:40]!r}, but must be children per level such as 3,2,1,1 (each 1 or more), "
+                f"auto, or auto:N with a budget of 1 to {MAX_TREE_NODES} nodes."
             )
         return plan
 
@@ -158,13 +158,13 @@ class RunConfig:
         _within("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
         if 0 < self.temperature < MIN_TEMPERATURE:
             raise ConfigError(
-                f"temperature is {self.temperature!r}, but must be 0 (greedy) or from {MIN_TEMPERATURE} to "
+                f"The temperature is {self.temperature!r}, but must be 0 (greedy) or from {MIN_TEMPERATURE} to "
                 f"{MAX_TEMPERATURE:g}."
             )
         _within("top-k", self.top_k, 0, MAX_TOP_K, whole=True)
         _within("top-p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
-            raise ConfigError("top-p is 0, but must be above 0 and at most 1; 1 switches it off.")
+            raise ConfigError("The top-p is 0, but must be above 0 and at most 1; 1 switches it off.")
         _within("repetition penalty", self.repetition_penalty, MIN_PENALTY, MAX_PENALTY)
         _within("maximum of new tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS, whole=True)
         _within("minimum of new tokens", self.min_new_tokens, 0, self.max_new_tokens, whole=True)
@@ -173,7 +173,7 @@ class RunConfig:
         if self.seed is not None:
             _within("seed", self.seed, 0, MAX_SEED, whole=True)
         _one_of("dtype", self.dtype, DTYPES)
-        _one_of("numerics", self.numerics, NUMERICS)
+        _one_of("kind of numerics", self.numerics, NUMERICS)
         _one_of("rule", self.rule, RULES)
         self._check_texts()
         self._check_retrieval()
@@ -182,14 +182,14 @@ class RunConfig:
     def _check_types(self) -> None:
         for name in ("prompt", "target", "tree", "dtype", "device", "numerics"):
             if not isinstance(getattr(self, name), str):
-                raise ConfigError(f"{name} must be a text.")
+                raise ConfigError(f"The setting {name} must be a text.")
         for name in _LISTS:
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
-                raise ConfigError(f"{name} must be a list of texts.")
+                raise ConfigError(f"The setting {name} must be a list of texts.")
         for name in ("ignore_eos", "raw", "baseline"):
             if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be true or false.")
+                raise ConfigError(f"The setting {name} must be true or false.")
 
     def _check_texts(self) -> None:
         if len(self.prompt) > MAX_PROMPT_CHARS:
@@ -229,6 +229,11 @@ class RunConfig:
             raise ConfigError(
                 f"The tree {self.tree[:40]}{by} comes to {told} nodes a pass; at most {MAX_TREE_NODES} are "
                 "checked at once, so give fewer children or levels."
+            )
+        twice = next((name for name in self.drafts if self.drafts.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(
+                f"The draft {twice[:40]!r} is given twice; a second copy knows nothing new, so give it once."
             )
 
     @property
@@ -271,9 +276,9 @@ def _within(
     legal_type = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not legal_type or not low <= value <= high:  # type: ignore[operator]  # NaN compares false
         kind = "a whole number" if whole else "a number"
-        raise ConfigError(f"{name} is {value!r}, but must be {kind} from {low:,} to {high:,}{otherwise}.")
+        raise ConfigError(f"The {name} is {value!r}, but must be {kind} from {low:,} to {high:,}{otherwise}.")
 
 
 def _one_of(name: str, value: object, legal: tuple[str, ...]) -> None:
     if value not in legal:
-        raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(legal)}.")
+        raise ConfigError(f"The {name} is {value!r}, but must be one of {', '.join(legal)}.")

@@ -38,6 +38,7 @@ from specviz.models import LoadedModel, catalog
 from specviz.models.loading import Progress
 from specviz.models.source import require_known
 from specviz.runner import calibrate
+from specviz.runner.calibrate import BLOCK_SIZES
 from specviz.trace import Event, Piece, RunFinished, Trace, event_ids
 
 _CALIBRATION = threading.Lock()  # two visitors must not measure at the same time
@@ -237,7 +238,9 @@ def _load(name: str, config: RunConfig, numerics: str, progress: Progress | None
 def _measured(loaded: LoadedModel, progress: Progress | None) -> LoadedModel:
     with _CALIBRATION:
         if progress and not loaded.pass_times:
-            progress(f"Measuring {loaded.name}", None)
+            most = max(BLOCK_SIZES)
+            what = f"Measuring how long a pass of {loaded.name} takes, for 1 to {most} tokens; once a start"
+            progress(what, None)
         calibrate(loaded)
     return loaded
 

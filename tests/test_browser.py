@@ -53,7 +53,12 @@ def test_a_recorded_run_plays_on_opening_with_no_model_and_no_request_to_another
     guest.until("v.transport.playing && v.lanes.speculative.shown > 0")
     assert steady.engine.configs == []
     guest.until("!v.transport.playing")
-    assert "faster than the target alone" in guest.page.inner_text(".sv-big")
+    assert guest.page.inner_text(".sv-big").endswith("faster than the target alone")
+    guest.ask("v.transport.seek(v.run.duration / 2)")
+    assert guest.page.inner_text(".sv-big").endswith(" so far")
+    guest.ask("v.transport.toEnd()")
+    guest.ask("(v.run.started.speculative.prefill_s = 2.9926, v.render())")
+    assert guest.page.locator("[data-key=prefill]").get_by_text("3.0s", exact=True).is_visible()
     assert "Identical to the baseline" in guest.page.inner_text(".sv-verdict")
     assert guest.outside() == []
 

@@ -2,7 +2,7 @@
 
 import pytest
 from browser import Visit, serving
-from fake_engine import STORY, FakeEngine, as_reference, recorded
+from fake_engine import STORY, WRONG, FakeEngine, as_reference, recorded
 
 from specviz.drafts.retrieval.reader import Document
 from specviz.drafts.retrieval.sets import ReferenceSet, SetPrompt
@@ -247,6 +247,21 @@ def test_the_bar_and_the_counts_tell_what_was_used_by_then(visit):
     assert page.locator(".sv-refbody .r.used").count() == 0
     guest.ask("v.transport.toEnd()")
     page.wait_for_function(f"document.querySelector('.sv-refcount').textContent.startsWith('{offsets} of')")
+
+
+def test_where_no_copy_was_kept_the_pane_is_one_sentence(visit, tmp_path):
+    words = as_reference(Document("prompt", "".join(WRONG)))
+    trace = recorded(FakeEngine(references=[words], verdicts="rejected"), max_new_tokens=12)
+    trace.references = []
+    file = tmp_path / "trace.json"
+    file.write_text(trace.to_json(), encoding="utf-8")
+    guest = visit()
+    guest.page.set_input_files(".sv-opentrace", file)
+    guest.until("v.run.start.source === 'imported'")
+    guest.ask("v.transport.toEnd()")
+    assert guest.ask("v.run.copies.sources") == ["prompt"]
+    told = guest.page.inner_text(".sv-refs").split("\n")
+    assert list(filter(None, told)) == ["Where copies came from", "No copy accepted so far."]
 
 
 def test_a_long_reference_is_shown_in_parts_and_a_token_takes_you_to_its_place(visit):

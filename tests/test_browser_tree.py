@@ -94,12 +94,47 @@ def test_the_page_tells_what_each_draft_gave_and_of_a_pass_its_nodes_path_and_to
         [one.proposed, one.tested, one.accepted, one.unique] for one in summarize(trace).proposers
     ]
     assert [row[0].split() for row in rows[1:]] == [["A", "NOISY", "0.01"], ["B", "NOISY", "0.03"]]
+    assert guest.page.inner_text(".sv-drafts h3") == "What each draft gave"
+    assert guest.page.locator(".sv-treehead .sv-badge").all_inner_texts() == ["A", "B", "T"]
     step = trace.steps("speculative")[guest.ask("v.detail.tree.step.i")]
     head = guest.page.inner_text(".sv-treehead")
     told = [int(number) for number in re.findall(r"(\d+) (?:node|token)", head)]
     assert told == [step.num_drafted, step.num_accepted, len(step.emitted)]
     guest.ask("v.transport.seek(0)")
     assert guest.page.locator(".sv-drafts").is_hidden()
+    closed(guest)
+
+
+BADGES = """(n) => {
+  const drafts = document.querySelector(".sv").svView.drafts;
+  const gave = { proposed: 1, tested: 1, accepted: 1, unique: 1 };
+  const proposers = Array.from({ length: n }, (_, i) => ({ name: `d${i}`, ...gave }));
+  drafts.show({ end: { summary: { proposers } }, duration: 0 }, 0);
+  const badges = [...drafts.rows.querySelectorAll(".sv-badge"), document.querySelector(".sv-treehead .own")];
+  return badges.map((badge) => {
+    const style = getComputedStyle(badge);
+    return [badge.innerText, ["borderRadius", "borderStyle", "borderWidth"].map((name) => style[name]).join("/")];
+  });
+}"""
+
+
+def test_eight_drafts_and_the_target_have_a_letter_and_a_shape_each(browser, served, file):
+    guest = opened(browser, served, file, WIDE)
+    letters, shapes = zip(*guest.page.evaluate(BADGES, 8), strict=True)
+    assert "".join(letters) == "ABCDEFGHT"
+    assert len(set(shapes)) == 9
+    closed(guest)
+
+
+def test_for_a_run_of_trees_a_sentence_stands_in_the_place_of_the_theory(browser, served, file):
+    guest = opened(browser, served, file, WIDE)
+    theory = guest.page.locator("[data-key=theory]")
+    theory.get_by_text("this run verified trees").wait_for()
+    assert theory.locator(".sv-plotbox").is_hidden()
+    guest.page.get_by_label("Prompt", exact=True).first.fill("a chain")
+    guest.run().finish()
+    theory.locator(".sv-plotbox .main-svg").first.wait_for()
+    assert "verified trees" not in theory.inner_text()
     closed(guest)
 
 

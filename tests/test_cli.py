@@ -678,7 +678,8 @@ def test_the_embedded_target_runs_and_nothing_but_our_lines_is_on_stderr(tmp_pat
     assert list(result) == JSON_KEYS
     assert result["identical"] is True
     assert result["text"] == plain_text(Trace.from_json(file.read_text()), "speculative")
-    ours = r"(Loading|Measuring) smollm2-135m|\d+ of at most 6 tokens \(\d+%\)|The trace is in .*"
+    measuring = "Measuring how long a pass of smollm2-135m takes, .*"
+    ours = rf"Loading smollm2-135m|{measuring}|\d+ of at most 6 tokens \(\d+%\)|The trace is in .*"
     assert all(re.fullmatch(ours, line) for line in done.stderr.splitlines()), done.stderr
 
 

@@ -22,7 +22,7 @@ LEGAL = {
     "draft_len": [1, 4, MAX_DRAFT_LEN, "auto", None],
     "tree": ["", "1", "3,2,1,1", "4, 4", "64", "1" + ",1" * 63, "auto", "auto:1", "auto:64"],
     "rule": ["standard", "naive"],
-    "drafts": [(), ("a",), ("a",) * 4],
+    "drafts": [(), ("a",), ("a", "b", "c", "d")],
     "temperature": [0, 0.0, 0.01, 1, 10.0],
     "top_k": [0, 1, 1_000_000],
     "top_p": [1e-9, 0.5, 1, 1.0],
@@ -59,7 +59,7 @@ ILLEGAL = {
         "tree",
     ],
     "rule": ["", "Standard", "coupled", None],
-    "drafts": [("a",) * 5],
+    "drafts": [tuple("abcde"), ("a", "b", "a")],
     "temperature": [-0.1, 10.1, math.nan, math.inf, -math.inf, "1", None, True, 10**400, 1e-40, 0.0009],
     "top_k": [-1, 1_000_001, 2.0, False],
     "top_p": [0, 0.0, -0.1, 1.1, math.nan],
@@ -84,6 +84,7 @@ def test_what_is_out_of_range_is_refused_in_one_sentence(name, value):
         RunConfig(**{name: value})
     sentence = str(refused.value)
     assert sentence.endswith(".")
+    assert not sentence[0].islower()
     assert "\n" not in sentence
     assert len(sentence) < 600
 
@@ -107,8 +108,9 @@ def test_the_sentence_names_what_was_given_and_what_is_legal(value, legal):
         ({"tree": "1" + ",1" * 200}, ["comes to 201 nodes"]),
         ({"tree": "1" * 50}, ["comes to more than 9,999 nodes"]),
         ({"tree": "99" + ",99" * 999}, ["comes to more than 9,999 nodes"]),
-        ({"tree": "4,4", "drafts": ("a",) * 4}, ["from each of 4 drafts", "80 nodes"]),
-        ({"drafts": ("a",) * 5}, ["5 drafts", "at most 4"]),
+        ({"tree": "4,4", "drafts": tuple("abcd")}, ["from each of 4 drafts", "80 nodes"]),
+        ({"drafts": tuple("abcde")}, ["5 drafts", "at most 4"]),
+        ({"drafts": ("tiny", "lookup", "tiny")}, ["'tiny' is given twice", "give it once"]),
     ],
 )
 def test_a_tree_or_too_many_drafts_are_refused_with_what_was_given_and_what_is_legal(more, parts):
@@ -132,7 +134,7 @@ def test_a_draft_that_is_none_grows_no_tree_of_its_own():
 
 
 def test_a_tree_auto_shares_its_budget_among_the_drafts():
-    assert RunConfig(tree="auto:64", drafts=("a",) * 4).tree_plan.num_nodes == 64
+    assert RunConfig(tree="auto:64", drafts=tuple("abcd")).tree_plan.num_nodes == 64
     assert RunConfig(tree="auto").tree_plan == TreePlan()
     assert RunConfig(tree="3,2,1").tree_plan == TreePlan(widths=(3, 2, 1), num_nodes=15)
     assert RunConfig().tree_plan is None
@@ -208,3 +210,4 @@ def test_foreign_json_settings_are_refused_in_one_sentence(data):
     with pytest.raises(ConfigError) as refused:
         RunConfig.from_json(data)
     assert str(refused.value).endswith(".")
+    assert str(refused.value)[0].isupper()

@@ -42,7 +42,7 @@ def folders(tmp_path_factory):
     named = {name: str(place / name) for name in tokenizers}
     (place / "head").mkdir()
     (place / "head" / "config.json").write_text('{"kind": "pruned"}')
-    named["head"] = str(place / "head")
+    named |= {"head": str(place / "head"), "head/": str(place / "head") + "/"}
     for name in ("target", "foreign"):
         counts = counted([spoken_chat(target, prompt) for prompt in ((104,), P9)], VOCAB)
         counts = dataclasses.replace(counts, stamp=tokenizer_stamp(tokenizers[name]))
@@ -190,6 +190,7 @@ def test_progress_is_told_in_sentences_and_only_while_something_takes_long(folde
     loading._REGISTRY.clear()
     prepare(config, progress=lambda text, _: told.append(text))
     assert [text.split()[0] for text in told] == ["Loading", "Measuring", "Loading", "Measuring"]
+    assert told[1].endswith("target takes, for 1 to 32 tokens; once a start")
 
 
 def test_a_misspelt_draft_is_refused_before_the_target_is_loaded(folders):
@@ -253,7 +254,7 @@ def test_a_model_whose_layers_are_in_no_list_is_refused_as_its_own_draft():
 def test_five_drafts_are_refused_and_four_share_a_tree(folders):
     with pytest.raises(ConfigError, match="5 drafts were given; at most 4"):
         prepared(folders, *["draft"] * 5)
-    trace = run(folders, "draft", "draft", "lookup", "skip:1", draft_len=8)
+    trace = run(folders, "draft", "target counts", "lookup", "skip:1", draft_len=8)
     assert trace.token_ids("speculative") == trace.token_ids("baseline")
 
 
@@ -266,7 +267,7 @@ def test_a_draft_of_other_ids_among_several_is_refused(folders):
     ("drafts", "tree", "says"),
     [
         (("head",), "auto", r".*head can only draft a chain; leave the tree out"),
-        (("head", "none", "head"), "2", r".*head and .*head can only draft a chain"),
+        (("head", "none", "head/"), "2", r".*head and .*head/ can only draft a chain"),
         (("target counts",), "3,2,1,1", r"spreads its tree by itself; give auto or auto:N"),
         (("head", "target mix"), "2", r"mix:.* spreads its tree by itself"),
         (("lookup",), "3,2,1,1", r"lookup spreads its tree by itself"),

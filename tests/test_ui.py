@@ -122,6 +122,8 @@ def test_a_preset_sets_back_what_an_earlier_one_changed_but_not_the_models():
         ({"tree": "auto:65"}, "at most 64"),
         ({"tree": "4,4", "draft": "a", "more_drafts": ["b", "c", "d"]}, "from each of 4 drafts"),
         ({"draft": "a", "more_drafts": ["b", "c", "d", "e"]}, "5 drafts were given; at most 4"),
+        ({"draft": "a", "more_drafts": ["b", "a"]}, "'a' is given twice"),
+        ({"target": "a", "draft": "a", "more_drafts": [ITSELF]}, "'a' is given twice"),
         ({"rule": "lucky"}, "standard, naive"),
         ({"prompt": "x" * 300_000}, "prompt"),
     ],
@@ -130,16 +132,17 @@ def test_a_setting_that_cannot_be_is_refused_in_one_sentence(values, word):
     with pytest.raises(ConfigError, match=word) as caught:
         to_config({**DEFAULTS, **values})
     assert "\n" not in str(caught.value)
+    assert not str(caught.value)[0].islower()
 
 
 def test_controls_become_a_config():
     values = {
         **DEFAULTS, "prompt": "p", "target": "big", "draft_name": " org/model ", "auto": True,
         "seed": str(MAX_SEED), "stop": "one\ntwo\n", "dtype": "float32", "numerics": "fast", "baseline": False,
-        "more_drafts": ["lookup", "org/model", ITSELF], "tree": " 3,2 ", "rule": "naive",
+        "more_drafts": ["lookup", ITSELF], "tree": " 3,2 ", "rule": "naive",
     }  # fmt: skip
     config = to_config(values)
-    assert config.drafts == ("org/model", "lookup", "big"), "each once"
+    assert config.drafts == ("org/model", "lookup", "big")
     assert (config.tree, config.rule) == ("3,2", "naive")
     assert to_config({**DEFAULTS, "more_drafts": None, "tree": None, "rule": None}) == to_config(DEFAULTS)
     assert (config.draft_len, config.seed, config.stop) == ("auto", MAX_SEED, ("one", "two"))
@@ -581,7 +584,7 @@ def test_generate_can_be_called_over_plain_rest():
             assert outputs[-1]["summary"]["tokens"] == 24
         (event, data), *more = answers(calls + "v2/generate", {"prompt": "hello", "temperature": -1})
         assert (event, more) == ("error", [])
-        assert "temperature is -1, but must be" in data["error"]
+        assert "The temperature is -1, but must be" in data["error"]
 
 
 @pytest.mark.filterwarnings("ignore")

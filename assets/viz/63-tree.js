@@ -1,6 +1,6 @@
 // ---- A pass as a tree: one column per depth, who proposed what, in which order it was tried. ----
 
-const LETTERS = ["A", "B", "C", "D"];
+const LETTERS = "ABCDEFGH"; // each with a shape of its own in the style sheet
 const NARROWEST = 118; // of a column; where there is room they are wider, so that words are not cut
 const WIDEST = 176;
 const GAP = 18;
@@ -53,7 +53,7 @@ class TreeView {
       node.addEventListener("click", () => this.pick(node));
       node.addEventListener("focus", () => this.pick(node));
     }
-    this.canvas.replaceChildren(edges(this.places, column), el("span", { class: "sv-treeroot", title: "the text so far" }), ...this.buttons);
+    this.canvas.replaceChildren(edges(this.places, column), el("span", { class: "sv-treeroot", title: "prompt and answer so far" }), ...this.buttons);
     this.head.replaceChildren(...treeHead(run, step));
   }
 
@@ -128,7 +128,7 @@ function treeNode(run, place, column, trials) {
   const node = el(
     "button",
     { type: "button", class: `sv-node ${chip.kind}`, title: told, tabindex: "-1" },
-    el("span", { class: "who", "aria-hidden": "true" }, ...by.map((proposer) => badge(proposer)), own ? el("i", { class: "own", text: "T" }) : null),
+    el("span", { class: "who", "aria-hidden": "true" }, ...by.map((proposer) => badge(proposer)), own ? ownBadge() : null),
     chipNode(run, chip),
     trials.length ? el("sup", { text: trials.map((trial) => trial.order).join(","), "aria-hidden": "true" }) : null
   );
@@ -141,7 +141,11 @@ function treeNode(run, place, column, trials) {
 }
 
 function badge(proposer) {
-  return el("i", { class: `by${proposer % 4}`, text: LETTERS[proposer] ?? `${proposer + 1}` });
+  return el("i", { class: `sv-badge by${proposer % LETTERS.length}`, text: LETTERS[proposer] ?? `${proposer + 1}` });
+}
+
+function ownBadge() {
+  return el("i", { class: "sv-badge own", text: "T" });
 }
 
 /** What hovering tells: p, q, draw and what was left; of a token that was tried twice, both trials. */
@@ -181,7 +185,8 @@ function treeHead(run, step) {
   const path = plural(step.numAccepted, "token");
   const given = plural(step.numAccepted + step.chips.length - step.drafted.length, "token");
   const parts = [`Pass ${step.i + 1}: ${plural(step.drafted.length, "node")} checked at once, path of ${path} kept, ${given} given in all. Small numbers: order of the trials. `];
-  if (names.length > 1) names.forEach((name, index) => parts.push(badge(index), ` ${shortName(name)}  `));
+  names.forEach((name, index) => parts.push(badge(index), ` ${shortName(name)}  `));
+  parts.push(ownBadge(), " the target's own  ");
   if (run.start?.config?.rule === "naive") parts.push(el("b", { text: "Naive rule, for teaching: the target drew first, then looked into the tree." }));
   return parts;
 }

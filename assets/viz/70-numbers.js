@@ -11,7 +11,7 @@ class Headline {
   show(run, time) {
     const ended = run.end && time >= run.duration;
     const speedup = ended ? run.end.speedup : run.speedupAt(time);
-    this.big.replaceChildren(...speedupSentence(speedup, run));
+    this.big.replaceChildren(...speedupSentence(speedup, run, ended ? "" : " so far"));
     const slow = speedup !== null && speedup !== undefined && Number(speedup.toFixed(2)) < 1;
     this.root.classList.toggle("slow", slow);
     const ours = run.rowAt("speculative", time);
@@ -29,16 +29,17 @@ class Headline {
   }
 }
 
-function speedupSentence(speedup, run) {
+/** `yet` is said of a speedup that the rest of the run may still change. */
+function speedupSentence(speedup, run, yet) {
   if (speedup === null || speedup === undefined) {
     const begun = run.course.length > 0;
     const why = run.alone ? "no draft in this run" : !begun ? "nothing decoded yet" : run.live ? "measuring both lanes" : run.start?.config?.baseline === false ? "no baseline in this run" : "no baseline yet";
     return ["Speedup ", el("b", { text: NA }), `: ${why}`];
   }
   const number = el("b", { text: `${speedup.toFixed(2)}×` });
-  if (speedup.toFixed(2) === "1.00") return [number, ": the same speed as the target alone"];
-  if (speedup < 1) return [number, " the speed: slower than the target alone"];
-  return [number, " faster than the target alone"];
+  if (speedup.toFixed(2) === "1.00") return [number, `: the same speed as the target alone${yet}`];
+  if (speedup < 1) return [number, ` the speed${yet}: slower than the target alone`];
+  return [number, ` faster than the target alone${yet}`];
 }
 
 class Numbers {
@@ -96,9 +97,11 @@ class Numbers {
       prefill_s: (run.started.speculative ?? run.started.baseline)?.prefill_s,
     };
     for (const { definition, value, unit, values } of this.cards) {
-      value.textContent = formatted(row[definition.field], definition.format);
+      const inUnit = readable(definition, row[definition.field]);
+      value.textContent = formatted(row[definition.field], inUnit.format);
+      unit.textContent = inUnit.unit;
       unit.hidden = value.textContent === NA;
-      values.textContent = filled(definition.values, row, definition, row[definition.field]);
+      values.textContent = filled(definition.values, row, inUnit, row[definition.field]);
     }
   }
 }
@@ -128,6 +131,11 @@ function derived(run, time) {
 
 function prefixed(prefix, row) {
   return Object.fromEntries(Object.entries(row ?? {}).map(([name, value]) => [`${prefix}_${name}`, value]));
+}
+
+/** From one second on, a time in milliseconds is told in seconds. */
+function readable({ format, unit }, value) {
+  return format === "ms" && value >= 1 ? { format: "one", unit: "s" } : { format, unit };
 }
 
 function formatted(value, format) {

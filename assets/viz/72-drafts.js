@@ -2,10 +2,12 @@
 
 const DRAFT_FIGURES = [
   ["proposed", "tokens that it put into a tree"],
-  ["tested", "of these, tried by the target"],
+  ["tested", "of these, tried by the target for this draft"],
   ["accepted", "of these, kept"],
   ["unique", "of the accepted, those that no other draft proposed"],
 ];
+const SHARED =
+  "Over the whole run. A token that two drafts proposed counts as proposed for both, as tested for each whose own trial took place, as accepted for the one whose trial kept it. Unique: accepted, and proposed by no other draft.";
 
 class Drafts {
   constructor() {
@@ -13,8 +15,9 @@ class Drafts {
     const heads = DRAFT_FIGURES.map(([name, what]) => el("th", { scope: "col", text: name, title: what }));
     this.root = el(
       "section",
-      { class: "sv-drafts", "aria-label": "Drafts" },
-      el("p", { text: "What each draft gave, over the whole run. A token that two drafts proposed counts for both; unique are accepted tokens that no other draft proposed." }),
+      { class: "sv-drafts", "aria-label": "What each draft gave" },
+      el("h3", { text: "What each draft gave" }),
+      el("p", { text: SHARED }),
       el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "draft" }), ...heads)), this.rows)
     );
     this.root.hidden = true;

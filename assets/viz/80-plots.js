@@ -26,9 +26,10 @@ class Plots {
         type: "button", class: "sv-save", title: "Save this plot as a picture", "aria-label": `Save “${figure.title}” as a picture`,
         onclick: () => this.save(plot),
       }, icon("save"));
+      const caption = el("span", { text: figure.what });
       const root = el("figure", { class: "sv-plot", "data-key": figure.key },
-        el("figcaption", {}, el("b", { text: figure.title }), el("span", { text: figure.what }), save), box);
-      const plot = { ...figure, box, root };
+        el("figcaption", {}, el("b", { text: figure.title }), caption, save), box);
+      const plot = { ...figure, box, root, caption, save };
       return plot;
     });
     this.message = el("p", { class: "sv-dim" });
@@ -62,6 +63,7 @@ class Plots {
     const style = getComputedStyle(this.root);
     const colour = (role) => style.getPropertyValue(`--sv-plot-${role}`).trim();
     for (const plot of this.plots) {
+      if (this.withheld(plot)) continue;
       const data = plot.figure.data.map((trace) => coloured({ ...trace, ...series(this.run, trace.meta, this.time) }, colour));
       const layout = themed(plot.figure.layout, colour);
       thinned(layout.xaxis, data);
@@ -74,6 +76,16 @@ class Plots {
       if (!plot.heard) plot.box.on("plotly_relayout", (change) => this.zoomed(plot, change));
       plot.heard = true;
     }
+  }
+
+  /** Whether this run has no such plot; a sentence then stands in its place. */
+  withheld(plot) {
+    const why = plot.key === "theory" ? this.run.theory?.why_none : undefined;
+    const returns = plot.box.hidden && !why;
+    plot.box.hidden = plot.save.hidden = Boolean(why);
+    plot.caption.textContent = why ?? plot.what;
+    if (returns && plot.box.data) this.plotly.Plots.resize(plot.box); // the window may have changed meanwhile
+    return Boolean(why);
   }
 
   /** The visitor zoomed, or let go with a double click: growing axes must not undo that. */
@@ -182,7 +194,7 @@ const SERIES = {
   /** What the theory says for the rates measured in this run. */
   theory(run, meta) {
     const theory = run.theory;
-    if (!theory) return { x: [], y: [] };
+    if (!theory || theory.why_none) return { x: [], y: [] };
     if (meta.y === "now") return theory.now === null ? { x: [], y: [] } : { x: [theory.now[0]], y: [theory.now[1]] };
     return { x: theory.draft_len, y: theory.speedup };
   },

@@ -1,17 +1,19 @@
 // ---- What a run copied: chips by place, counts by source, and where the copy that holds a token began. ----
 
-const SOURCE_NAMES = { prompt: "the prompt", output: "the text so far" };
+const SOURCE_NAMES = { prompt: "the prompt", output: "the answer" };
 
 /** What a run copied: chips by the place they were copied from. */
 class Copies {
   constructor() {
     this.sources = [];
     this.byPlace = new Map();
+    this.anyAccepted = false;
   }
 
   add(step) {
     step.chips.forEach((chip, index) => {
       if (!chip.o) return;
+      this.anyAccepted ||= chip.kind === "accepted";
       const key = `${chip.o[0]}:${chip.o[1]}`;
       if (!this.byPlace.has(key)) this.byPlace.set(key, []);
       this.byPlace.get(key).push({ step, chip, index });

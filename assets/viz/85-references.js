@@ -34,10 +34,11 @@ class References {
     this.wholeLabel.hidden = !references.some((one) => one.kept);
     if (this.root.hidden) return;
     const shown = run.countAt("speculative", time);
-    if (shown === this.used.shown && this.rows?.size) return;
+    if (shown === this.used.shown && this.drawn) return;
     if (shown < this.used.shown) this.used = new Used(run);
     for (const step of run.steps.speculative.slice(this.used.shown, shown)) this.used.add(step);
     this.used.shown = shown;
+    this.drawn = true;
     this.draw();
   }
 
@@ -45,29 +46,33 @@ class References {
     this.run = run;
     this.used = new Used(run);
     this.rows = new Map();
+    this.drawn = false;
     this.text.reset(run);
     this.list.replaceChildren();
     this.origin.replaceChildren();
   }
 
   draw() {
+    const bare = !this.run.copies.anyAccepted && !this.run.start?.references?.length; // nothing to be seen in any text
+    this.list.hidden = this.text.body.hidden = this.text.footer.hidden = bare;
+    this.summary.textContent = this.inWords();
+    this.text.show(this.used);
+    if (bare) return;
     const sizes = shelfOf(this.run);
     for (const [name, size] of sizes) {
       if (!this.rows.has(name)) this.addRow(name);
       this.fillRow(name, size);
     }
-    this.summary.textContent = this.inWords();
-    this.text.show(this.used);
     if (this.text.source === null) this.text.open([...sizes.keys()].find((name) => name !== "output") ?? null);
   }
 
   inWords() {
     const parts = [...this.used.bySource].map(([name, tally]) => [tally.accepted, SOURCE_NAMES[name] ?? name]).filter(([count]) => count);
-    if (this.used.drawn) parts.push([this.used.drawn, "a model's guesses"]);
+    if (this.used.drawn) parts.push([this.used.drawn, "drafts that do not copy"]);
     parts.sort((a, b) => b[0] - a[0]);
     const accepted = parts.map(([count, name]) => `${count.toLocaleString("en")} from ${name}`).join(", ");
     const plain = this.used.plain ? ` No draft in ${this.used.plain.toLocaleString("en")} of ${plural(this.used.shown, "pass")}.` : "";
-    return (accepted ? `Accepted: ${accepted}. The target's own: ${this.used.own.toLocaleString("en")}.` : "Nothing copied yet.") + plain;
+    return (accepted ? `Accepted: ${accepted}. The target's own: ${this.used.own.toLocaleString("en")}.` : "No copy accepted so far.") + plain;
   }
 
   addRow(name) {
@@ -75,7 +80,7 @@ class References {
     const count = el("span", { class: "sv-refcount" });
     const button = el(
       "button",
-      { type: "button", class: "sv-refrow", "aria-pressed": "false", onclick: (event) => this.pick(name, event, bar) },
+      { type: "button", class: "sv-refrow", "aria-pressed": String(this.text.source === name), onclick: (event) => this.pick(name, event, bar) },
       el("span", { class: "sv-refname", text: SOURCE_NAMES[name] ?? name, dir: "auto" }),
       bar,
       count
@@ -90,7 +95,7 @@ class References {
     const { bar, count } = this.rows.get(name);
     const tally = this.used.bySource.get(name);
     const used = tally?.offsets.size ?? 0;
-    count.textContent = size ? `${used.toLocaleString("en")} of ${plural(size, "token")} used` : `${plural(used, "token")} used`;
+    count.textContent = size ? `${used.toLocaleString("en")} of ${plural(size, "token")} used` : `${plural(used, "different token")} used`;
     if (!size) return;
     const parts = stretches(tally?.offsets ?? []).map(([from, to]) => {
       const left = Math.min(99.5, (100 * from) / size);

@@ -107,7 +107,7 @@ def to_config(values: Mapping[str, Any]) -> RunConfig:
             **numbers,
             "prompt": str(settings["prompt"] or ""),
             "target": target,
-            "drafts": list(dict.fromkeys(filter(None, drafts))),
+            "drafts": list(filter(None, drafts)),
             "tree": str(settings["tree"] or "").strip(),
             "seed": _seed(settings["seed"]),
             "stop": [line for line in str(settings["stop"] or "").split("\n") if line],

@@ -13,7 +13,7 @@ from specviz.config import MAX_DRAFT_LEN, copies
 from specviz.errors import SpecvizError
 from specviz.metrics import Summary, Tally, summarize
 from specviz.metrics.summary import FirstDifference, draft_target_ratio, verify_ratio
-from specviz.theory import counted_curve, measured_verify_ratio, speedup_curve, speedup_factor
+from specviz.theory import measured_verify_ratio, speedup_curve, speedup_factor
 from specviz.trace import RunStarted
 
 # Logits: how far apart the two best tokens may be for rounding to swap them. Measured on the embedded target
@@ -24,6 +24,7 @@ from specviz.trace import RunStarted
 TIE_GAPS = {"bfloat16": 1.0, "float16": 0.25, "float32": 1e-3}
 WIDEST_TIE = max(TIE_GAPS.values())  # where the dtype is none of these
 REPORT = "a fault of specviz, not of the draft. Please report it with the saved trace."
+NO_CHAIN = "The formula is for a single chain of guesses; this run verified trees."
 REASONS = {
     "eos": "The model ended its answer.",
     "stop": "A stop string came up.",
@@ -109,21 +110,19 @@ def closing_note(tally: Tally, *, live: bool = True) -> str:
 def theory_curve(tally: Tally) -> dict[str, Any] | None:
     """Speedup by draft length for the acceptance, c and v measured so far; None while one of them is unknown.
 
-    Chains go by α, so that lengths are told which were not tried; trees by the counts of each node, up to the
-    length in use. `now` is the point of that length (for `auto`, the mean length drafted so far, rounded).
+    `now` is the point of the length in use (for `auto`, the mean length drafted so far, rounded). A run that
+    verified trees has no length, so like its predicted speedup the curve is not known: only `why_none` is given.
     """
+    if not tally.only_chains:
+        return {"why_none": NO_CHAIN}
     started, counts = tally.speculative.started, tally.speculative.counts
     alpha, cost_ratio = counts.acceptance_rate, draft_target_ratio(tally)
     if started is None or not started.pass_times or alpha is None or cost_ratio is None:
         return None
     try:
         verify, length = _verify_ratios(tally, started.pass_times), _length_in_use(tally)
-        if tally.only_chains:
-            curve = speedup_curve(alpha, MAX_DRAFT_LEN, cost_ratio, verify)
-            now = (length, speedup_factor(alpha, length, cost_ratio, verify))
-        else:
-            curve = counted_curve(tally.node_shares(MAX_DRAFT_LEN), cost_ratio, verify)
-            now = curve[min(length, len(curve) - 1)]
+        curve = speedup_curve(alpha, MAX_DRAFT_LEN, cost_ratio, verify)
+        now = (length, speedup_factor(alpha, length, cost_ratio, verify))
     except SpecvizError:  # a trace from elsewhere may hold pass times that make no sense
         return None
     lengths, factors = zip(*curve, strict=True)
