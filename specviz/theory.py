@@ -3,7 +3,7 @@
 Owns: expected tokens, wall-clock and operations factors, the best draft length. Numbers in, numbers out.
 Must not know traces, models or measurements; what a run really did is said by `metrics`.
 
-Everything but `counted_curve` assumes that each drafted token is accepted with the same probability `alpha`,
+Everything here assumes that each drafted token is accepted with the same probability `alpha`,
 whatever came before (the paper's i.i.d. simplification), that the draft is a chain, and that the draft runs one
 pass per token. Tables in the paper are rounded to two decimals.
 """
@@ -86,29 +86,6 @@ def speedup_curve(
     """
     _check("limit of the draft length", limit, 0, MAX_CURVE_LEN)
     return [(n, speedup_factor(alpha, n, cost_ratio, verify_ratio)) for n in range(limit + 1)]
-
-
-def counted_curve(
-    shares: Sequence[tuple[float, float]], cost_ratio: float, verify_ratio: Callable[[float], float]
-) -> list[tuple[int, float]]:
-    """(draft length, wall-clock factor) from counts: `shares[i]` of passes (drafted, accepted) their node i.
-
-    Theorem 3.8 with counts in the place of α: up to n nodes give 1 + Σ accepted tokens for Σ drafted · c + v.
-    Right for trees as well, as far as a shorter draft is the beginning of a longer one.
-
-    Raises:
-        ConfigError: a share outside 0 to 1, a negative c, or a v that is not above 0.
-    """
-    _check("cost ratio c", cost_ratio, 0.0, math.inf)
-    curve, nodes, tokens = [(0, 1.0)], 0.0, 1.0
-    for length, (drafted, accepted) in enumerate(shares, 1):
-        _check("share drafted", drafted, 0.0, 1.0)
-        _check("share accepted", accepted, 0.0, 1.0)
-        nodes, tokens = nodes + drafted, tokens + accepted
-        ratio = verify_ratio(nodes)
-        _check("verify ratio v", ratio, math.ulp(0.0), math.inf)
-        curve.append((length, tokens / (nodes * cost_ratio + ratio)))
-    return curve
 
 
 def best_draft_len(

@@ -7,7 +7,6 @@ import pytest
 from specviz.errors import ConfigError
 from specviz.theory import (
     best_draft_len,
-    counted_curve,
     expected_tokens,
     measured_verify_ratio,
     operations_factor,
@@ -135,18 +134,3 @@ def test_what_is_out_of_range_is_refused_in_one_sentence(call):
         call()
     assert str(refused.value).endswith(".")
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.44, 0.8, 1.0])
-def test_counts_of_a_steady_chain_give_the_curve_of_its_alpha(alpha):
-    shares = [(1.0, alpha ** (place + 1)) for place in range(12)]
-    verify = measured_verify_ratio([(1, 0.027), (8, 0.031), (16, 0.04)])
-    counted, formula = counted_curve(shares, 0.05, verify), speedup_curve(alpha, 12, 0.05, verify)
-    assert [length for length, _ in counted] == [length for length, _ in formula]
-    assert [factor for _, factor in counted] == pytest.approx([factor for _, factor in formula])
-
-
-@pytest.mark.parametrize("share", [(1.0, -0.1), (1.0, 1.1), (2.0, 0.5), (1.0, math.nan)])
-def test_a_share_that_is_none_is_refused(share):
-    with pytest.raises(ConfigError, match="share"):
-        counted_curve([share], 0.1, lambda _: 1.0)

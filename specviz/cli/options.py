@@ -115,7 +115,7 @@ def _add_models_of_run(parser: argparse.ArgumentParser) -> None:
     _setting(group, "--target", f"the model whose text you get (default: the embedded one): {names}", metavar="T")
     _setting(
         group, "--draft", "who proposes tokens (default: what suits the target, as the first line of a run says): "
-        f"{names}, none, lookup (copies from the text so far), references, "
+        f"{names}, none, lookup (copies from prompt and answer), references, "
         "a corpus file (see: index), mix:FOLDER (counts of your own, see: distill --kind ngram), or cascade:A,B "
         "(A, and B where A has nothing to say); given again, several drafts share one token tree",
         metavar="D", dest="drafts", action="append",

@@ -112,8 +112,7 @@ class Tally:
     Courses of the speculative lane: `rolling_acceptance` (α over the last `ACCEPTANCE_WINDOW` passes) and
     `cumulative_acceptance`, both over the pass number from 1. `speedup` runs over lane time (the later of
     the two clocks) and begins once both lanes have a token. `accepted_lengths` counts passes by the length
-    of their accepted path, `draft_lengths` by the number of drafted nodes; `accepted_nodes` counts accepted
-    nodes by their number in the order drafted, from 0.
+    of their accepted path, `draft_lengths` by the number of drafted nodes.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
@@ -124,7 +123,6 @@ class Tally:
         self.speedup = Course()
         self.accepted_lengths: Counter[int] = Counter()
         self.draft_lengths: Counter[int] = Counter()
-        self.accepted_nodes: Counter[int] = Counter()
         self.only_chains = True
         self.copies = Copies()
         self.num_equal = 0
@@ -165,13 +163,6 @@ class Tally:
             self._counts_of(proposer)
         return [counts for _, counts in sorted(self._proposers.items())]
 
-    def node_shares(self, limit: int) -> list[tuple[float, float]]:
-        """By node in the order drafted, at most `limit`: the shares of passes that (drafted, accepted) it."""
-        passes = self.draft_lengths.total()
-        longest = min(limit, max(self.draft_lengths, default=0))
-        drafted = [sum(num for length, num in self.draft_lengths.items() if length > i) for i in range(longest)]
-        return [(num / passes, self.accepted_nodes[i] / passes) for i, num in enumerate(drafted)]
-
     def current_speedup(self) -> float | None:
         """Baseline seconds per token ÷ speculative seconds per token, each lane over what it has done."""
         return ratio(self.baseline.seconds_per_token, self.speculative.seconds_per_token)
@@ -179,7 +170,6 @@ class Tally:
     def _add_speculative(self, step: Step) -> None:
         self.accepted_lengths[step.num_accepted] += 1
         self.draft_lengths[step.num_drafted] += 1
-        self.accepted_nodes.update(i for i, node in enumerate(step.nodes) if node.verdict == "accepted")
         self.only_chains &= all(node.parent == index - 1 for index, node in enumerate(step.nodes))
         self._window.append((step.num_accepted, step.num_tested))
         accepted, tested = (sum(column) for column in zip(*self._window, strict=True))
