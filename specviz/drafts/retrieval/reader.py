@@ -97,7 +97,7 @@ def pasted(text: str, documents: Iterable[Document]) -> Document:
 
 
 def _load(path: Path, name: str, left: int, max_bytes: int) -> bytes:
-    if path.is_dir():
+    if path.name and path.is_dir():
         raise DocumentError(f"{name} is a folder, of which `index` makes a corpus{LEFT_OUT}")
     try:
         with path.open("rb") as file:
