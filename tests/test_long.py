@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from test_real import Knowing, decoded, target  # noqa: F401  (a fixture)
+from test_real import Knowing, decoded, require_exact, target  # noqa: F401  (a fixture)
 from toys import P9, Bushy, build, ending, loaded, mistral, noisy, other, plain_greedy, play, said, timeless, tiny
 from transformers import Qwen2Config
 
@@ -92,6 +92,7 @@ def test_a_seed_fixes_a_sampled_run_whatever_the_settings(number):
     "prompt", ["Tell a long story of a voyage around the world.", "Explain how a bridge is built."]
 )
 def test_a_long_text_of_the_embedded_target_is_bit_exact_to_its_end(target, prompt, width):  # noqa: F811
+    require_exact(target)
     prompt_ids = encode_prompt(target.tokenizer, prompt, raw=False)
     more = {"max_new_tokens": 700}
     expected, stored = decoded(target, None, prompt_ids, **more)
