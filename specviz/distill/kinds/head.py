@@ -21,7 +21,7 @@ from specviz.distill.headnet import HeadNet
 from specviz.distill.headtrain import HeadLearner, hits, matrices_by
 from specviz.distill.kinds.course import reporter
 from specviz.distill.kinds.kind import FURTHER, About, Lesson, other_sizes
-from specviz.distill.measure import Agreement, Hits, replay
+from specviz.distill.measure import Agreement, replay
 from specviz.distill.report import Report
 from specviz.distill.states import StateStore
 from specviz.distill.store import Chat
@@ -134,12 +134,9 @@ class Head:
             for parameter in self._net.parameters():
                 if parameter.dim() == 2:
                     parameter.copy_(from_eight_bits(*to_eight_bits(parameter)))
-        self._gain = gain(self._answer_hits, self._earlier, held_out) if self._earlier else None
+        learner = HeadLearner(self._net, self._target, self._given_held_out)
+        self._gain = gain(lambda chat: hits(learner, chat)[0], self._earlier, held_out) if self._earlier else None
         return self._agreement(held_out)
-
-    def _answer_hits(self, chat: Chat) -> Hits:
-        found: Hits = hits(HeadLearner(self._net, self._target, self._given_held_out), chat)[0]
-        return found
 
     def _agreement(self, chats: Sequence[Chat]) -> Agreement:
         learner = HeadLearner(self._net, self._target, self._given_held_out)
