@@ -29,14 +29,17 @@ lint: $(VENV)/.installed-tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two files at a time: nearly every test keeps one core busy.
+TWO := -n 2 --dist loadfile
+
 test-fast: $(VENV)/.installed-tests
-	$(BIN)/python -m pytest -m "not real and not browser and not long"
+	$(BIN)/python -m pytest $(TWO) -m "not real and not browser and not long"
 
 test: lint .chromium
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest $(TWO) -m "not long"
 
 test-long: lint .chromium
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TWO)
 
 # The browser is a Debian package; where it is missing it is installed if we may, and the tests say so if not.
 .PHONY: .chromium

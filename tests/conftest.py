@@ -1,12 +1,17 @@
 """Shared set-up: small models run best on one thread, and the toy models are built once."""
 
 import gc
+import os
 
 import pytest
 import torch
 import toys
 
 torch.set_num_threads(1)
+
+# Where several workers run tests each has ports of its own: gradio would find the same free one for two of them.
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+os.environ.setdefault("GRADIO_SERVER_PORT", str(7860 + 100 * _worker))
 
 
 @pytest.fixture(scope="module", autouse=True)

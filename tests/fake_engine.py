@@ -68,6 +68,7 @@ class FakeEngine:
     base_s: float = 0.0
     spec_s: float = 0.0
     prefill_s: float = 0.0
+    reads_until_stopped: bool = False  # the last lane's prompt pass goes on until the run is stopped
     load_s: float = 0.0
     endless: bool = False
     fail_at: int | None = None
@@ -172,6 +173,8 @@ class FakeRun:
     def _race(self, lanes: list[Lane]) -> Iterator[Event]:
         for lane in lanes:
             time.sleep(self.engine.prefill_s)
+            while self.engine.reads_until_stopped and lane == lanes[-1] and not self.cancelled():
+                time.sleep(0.01)
             yield self._started(lane)
         running = list(lanes)
         while running:

@@ -135,7 +135,7 @@ def test_a_stopped_run_says_after_how_many_tokens_in_lanes_and_verdict(served, g
 
 
 def test_a_run_stopped_in_the_prompt_pass_says_so(browser):
-    with serving(FakeEngine(prefill_s=1.5)) as page:
+    with serving(FakeEngine(reads_until_stopped=True)) as page:
         visit = Visit(browser, page.url).open()
         visit.run()
         visit.until("v.run.started.speculative")
@@ -288,3 +288,27 @@ def test_before_any_run_every_part_says_what_it_is_for(browser):
         assert visit.page.locator(".sv-transport").bounding_box()["height"] < 200
         assert not visit.page.is_visible(".sv-prompt")
         visit.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "done", "share"), [("v.plots.draw", "v.plots.paint", 0.2), ("v.keepUp", "v.settle", 0.5)]
+)
+def test_drawing_that_takes_long_leaves_the_page_time_for_clicks(guest, asked, done, share):
+    """Work of 100 ms, asked for without a pause, gets its share of the time and no more."""
+    times, elapsed = guest.ask(
+        f"""new Promise((tell) => {{
+          let times = 0;
+          {done} = () => {{
+            for (const began = performance.now(); performance.now() - began < 100; );
+            times += 1;
+          }};
+          const began = performance.now();
+          const timer = setInterval(() => {{
+            if (performance.now() - began < 2000) return {asked}();
+            clearInterval(timer);
+            delete {done};
+            return tell([times, performance.now() - began]);
+          }}, 5);
+        }})"""
+    )
+    assert 2 <= times <= 1 + elapsed * share / 100

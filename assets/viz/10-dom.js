@@ -68,18 +68,21 @@ function plural(count, noun) {
   return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
 }
 
-/** Run `work` at most once per `wait` milliseconds, always once more after the last call. */
-function atMostEvery(wait, work) {
+/**
+ * Run `work` at most once per `wait` milliseconds, always once more after the last call. Work that takes longer than
+ * `share` of that is asked for less often, so that on a slow machine a click is still answered.
+ */
+function atMostEvery(wait, work, share = 0.2) {
   let timer = null;
-  let last = -Infinity;
+  let next = -Infinity;
   return () => {
     if (timer !== null) return;
-    const rest = Math.max(0, last + wait - performance.now());
     timer = setTimeout(() => {
       timer = null;
-      last = performance.now();
+      const began = performance.now();
       work();
-    }, rest);
+      next = Math.max(began + wait, began + (performance.now() - began) / share);
+    }, Math.max(0, next - performance.now()));
   };
 }
 

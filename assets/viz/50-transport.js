@@ -53,6 +53,11 @@ class Transport {
       el("div", { class: "sv-stripbox" }, this.canvas, this.range)
     );
     this.setSpeed(this.speed);
+    this.width = 0; // asked for once a resize: reading it lays the page out
+    new ResizeObserver(() => {
+      this.width = this.canvas.clientWidth;
+      this.drawStrip();
+    }).observe(this.canvas.parentNode);
   }
 
   load(run, { live }) {
@@ -177,7 +182,7 @@ class Transport {
 
   /** One column a pass, one cell a token; what lies after the time looked at is faint. */
   drawStrip() {
-    const width = this.canvas.clientWidth;
+    const { width } = this;
     if (!width || !this.run) return;
     const passes = this.passes;
     const rows = Math.min(17, Math.max(5, ...passes.map((step) => step.chips.length)));

@@ -26,6 +26,7 @@ class View {
     this.alert = new Alert();
     this.status = el("p", { class: "sv-status", role: "status", "aria-live": "polite" });
     this.say = atMostEvery(3000, () => this.announce());
+    this.keepUp = atMostEvery(0, () => this.settle(), 0.5);
     this.build();
   }
 
@@ -63,7 +64,6 @@ class View {
       if (!event.target.closest(".sv-card")) this.numbers.close();
     });
     this.tools.takeDropped(this.root);
-    new ResizeObserver(() => this.transport.refresh()).observe(this.root);
     new MutationObserver(() => {
       this.transport.refresh();
       this.plots.draw();
@@ -135,11 +135,12 @@ class View {
         if (event.kind === "step") this.lanes[event.lane].add(this.run, event);
       }
     }
-    this.transport.grew();
-    this.settle();
+    if (this.run.live) this.keepUp();
+    else this.settle();
   }
 
   settle() {
+    this.transport.grew();
     this.root.classList.toggle("is-live", this.run.live);
     this.buttons.heard(this.run);
     document.body.classList.toggle("sv-decoding", this.run.live && this.run.course.length > 0);
