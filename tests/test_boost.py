@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_distill import LIMITS, Parrot, make_target, settings, tokenizer
-from test_distill_heads import deep_target
+from test_distill_heads import deep_chats, deep_target
 from tokenizer_makers import byte_level
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -20,7 +20,13 @@ from specviz.distill.store import Chat, read_chats
 from specviz.errors import ConfigError, ModelError
 from specviz.models import load_plain
 
-__all__ = ["LIMITS", "tokenizer"]  # a fixture, which pytest finds by name
+__all__ = ["LIMITS", "deep_chats", "tokenizer"]  # fixtures, which pytest finds by name
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory):
+    """What the toy wrote, for all jobs of this file."""
+    return tmp_path_factory.mktemp("chats")
 
 
 class Knows(Parrot):
@@ -76,24 +82,23 @@ def test_what_a_draft_adds_is_counted_where_all_earlier_ones_miss():
     assert gain(answered(Knows(3)), Earlier({"seven": Knows(7)}), [counting()]).num_gained == 0
 
 
-def trained(tokenizer, tmp_path, name, *after, steps=60, **more):
+def trained(tokenizer, chats, folder, *after, steps=60, **more):
     """A job over toys; an earlier draft is the folder that an earlier job left."""
-    given = settings(tmp_path, out=tmp_path / name, max_steps=steps, data_tokens=1500, after=after, **more)
+    given = settings(folder, out=folder, max_steps=steps, data_tokens=1500, after=after, cache=chats, **more)
     result = distill(
         given, loader=lambda which: (make_target(), tokenizer) if which == "toy" else load_plain(which)
     )
     return given.out, result
 
 
-def test_a_companion_gets_more_of_what_its_elder_misses_than_a_twin_trained_alone(tokenizer, tmp_path):
-    first, _ = trained(tokenizer, tmp_path, "first")
-    companion, _ = trained(tokenizer, tmp_path, "companion", str(first))
-    folder = next((tmp_path / "cache").iterdir())
-    chats = [chat for chat in read_chats(folder) if chat.held_out]
-    twin, _ = trained(tokenizer, tmp_path, "twin", seed=2)
+def test_a_companion_gets_more_of_what_its_elder_misses_than_a_twin_trained_alone(tokenizer, chats, tmp_path):
+    first, _ = trained(tokenizer, chats, tmp_path / "first")
+    companion, _ = trained(tokenizer, chats, tmp_path / "companion", str(first))
+    held_out = [chat for chat in read_chats(next(chats.iterdir())) if chat.held_out]
+    twin, _ = trained(tokenizer, tmp_path / "others", tmp_path / "twin", seed=2)
     elder, ours, other = (load_plain(str(folder))[0].eval() for folder in (first, companion, twin))
     earlier = Earlier({"first": elder})
-    with_companion, with_twin = gain(answered(ours), earlier, chats), gain(answered(other), earlier, chats)
+    with_companion, with_twin = gain(answered(ours), earlier, held_out), gain(answered(other), earlier, held_out)
     assert with_companion.num_missed == with_twin.num_missed > 0
     assert with_companion.num_gained > with_twin.num_gained
     card = (companion / "README.md").read_text()
@@ -104,11 +109,11 @@ def test_a_companion_gets_more_of_what_its_elder_misses_than_a_twin_trained_alon
     assert "boost-tuning" not in (twin / "README.md").read_text()
 
 
-def test_a_head_learns_most_where_its_elders_miss_and_its_card_says_what_it_adds(tokenizer, tmp_path):
-    first, _ = trained(tokenizer, tmp_path, "first")
+def test_a_head_learns_most_where_its_elders_miss_and_its_card_says_so(tokenizer, chats, tmp_path):
+    first, _ = trained(tokenizer, chats, tmp_path / "first")
 
-    def head(name, *after):
-        given = settings(tmp_path, out=tmp_path / name, kind="pruned", max_steps=60, data_tokens=1500, after=after)
+    def head(name, *after):  # learns from the chats of its elder's target, some of which that one knows
+        given = settings(tmp_path, out=tmp_path / name, kind="pruned", after=after, cache=chats)
         distill(given, loader=lambda which: (deep_target(), tokenizer) if which == "toy" else load_plain(which))
         return (given.out / "README.md").read_text(), (given.out / "model.safetensors").read_bytes()
 
@@ -120,9 +125,10 @@ def test_a_head_learns_most_where_its_elders_miss_and_its_card_says_what_it_adds
 
 
 @pytest.mark.parametrize("kind", ["tiny", "pruned", "pruned-two", "feature"])
-def test_training_goes_on_from_the_weights_of_a_finished_draft(kind, tokenizer, tmp_path):
+def test_training_goes_on_from_the_weights_of_a_finished_draft(kind, tokenizer, deep_chats, tmp_path):
     def made(name, steps, **more):
-        given = settings(tmp_path, out=tmp_path / name, kind=kind, max_steps=steps, data_tokens=300, **more)
+        more |= {"kind": kind, "max_steps": steps, "data_tokens": 300, "cache": deep_chats}
+        given = settings(tmp_path, out=tmp_path / name, **more)
         distill(given, loader=lambda which: (deep_target(), tokenizer) if which == "toy" else load_plain(which))
         weights = load_file(given.out / "model.safetensors")
         return given.out, torch.cat([w.float().flatten() for name, w in weights.items() if name != "kept_ids"])
@@ -153,13 +159,13 @@ def test_what_cannot_be_trained_further_is_one_sentence(kind, tokenizer, tmp_pat
     assert not (tmp_path / "draft").exists(), "a refused job leaves nothing behind"
 
 
-def test_what_comes_earlier_is_part_of_the_job(tokenizer, tmp_path):
-    first, _ = trained(tokenizer, tmp_path, "first", steps=1)
-    out, _ = trained(tokenizer, tmp_path, "second", str(first), steps=1)
+def test_what_comes_earlier_is_part_of_the_job(tokenizer, chats, tmp_path):
+    first, _ = trained(tokenizer, chats, tmp_path / "first", steps=1)
+    out, _ = trained(tokenizer, chats, tmp_path / "second", str(first), steps=1)
     assert json.loads((out / "distill.json").read_text())["job"]["after"] == [str(first)]
     assert "after" not in json.loads((first / "distill.json").read_text())["job"], "older jobs go on"
     with pytest.raises(ConfigError, match="belongs to another job"):
-        trained(tokenizer, tmp_path, "second", steps=1)
+        trained(tokenizer, chats, tmp_path / "second", steps=1)
 
 
 @pytest.mark.parametrize("kind", ["ngram", "feature"])
@@ -176,13 +182,13 @@ def test_four_earlier_drafts_are_one_too_many(tmp_path):
         settings(tmp_path, after=("a",) * 4)
 
 
-def test_an_earlier_draft_without_probabilities_or_with_other_tokens_is_refused(tokenizer, tmp_path):
+def test_an_earlier_draft_without_probabilities_or_with_other_tokens_is_refused(tokenizer, chats, tmp_path):
     head = tmp_path / "head"
     head.mkdir()
     (head / "config.json").write_text('{"kind": "pruned"}')
     for name in ("ngram", str(head)):
         with pytest.raises(ModelError, match="no model of its own"):
-            trained(tokenizer, tmp_path, "out", name)
+            trained(tokenizer, chats, tmp_path / "out", name)
     foreign = byte_level(["<x>", "</x>"])
     with pytest.raises(ModelError, match=r"other tokens than toy; name a draft of the same target\.$"):
         distill(

@@ -39,6 +39,12 @@ def deep_target():
     return make_target(num_hidden_layers=30, hidden_size=32, intermediate_size=64, tie_word_embeddings=True)
 
 
+@pytest.fixture(scope="module")
+def deep_chats(tmp_path_factory):
+    """What the deep toy wrote, for all jobs of a file: thirty layers take most of a job's time."""
+    return tmp_path_factory.mktemp("deep")
+
+
 def make_chat(target, index=0, num=20, seed=0):
     """A random text with the target's own top tokens; the answer begins at token 6."""
     ids = torch.randint(toys.VOCAB, (num,), generator=torch.Generator().manual_seed(seed))
@@ -204,9 +210,9 @@ def test_states_on_disk_are_the_targets_and_survive_a_kill(tmp_path):
 # Whole jobs
 
 
-def test_a_job_leaves_a_head_that_drafts_and_a_card(kind, tokenizer, tmp_path):
+def test_a_job_leaves_a_head_that_drafts_and_a_card(kind, tokenizer, deep_chats, tmp_path):
     reports = []
-    given = settings(tmp_path, kind=kind)
+    given = settings(tmp_path, kind=kind, cache=deep_chats)
     result = distill(given, progress=reports.append, loader=lambda _: (deep_target(), tokenizer))
     target = toys.loaded(deep_target(), "toy")
     trace = toys.play(target, load_head(given.out, kind, target), draft_len=3)
@@ -223,9 +229,9 @@ def test_a_job_leaves_a_head_that_drafts_and_a_card(kind, tokenizer, tmp_path):
     assert f"{result.agreement.rate:.3f} of" in card
 
 
-def test_a_killed_job_goes_on_to_the_same_head(kind, tokenizer, tmp_path):
+def test_a_killed_job_goes_on_to_the_same_head(kind, tokenizer, deep_chats, tmp_path):
     def job(folder, progress=None):
-        given = settings(tmp_path / folder, kind=kind, minutes=100_000)
+        given = settings(tmp_path / folder, kind=kind, minutes=100_000, cache=deep_chats)
         loader = lambda _: (deep_target(), tokenizer)  # noqa: E731
         return distill(given, progress=progress, loader=loader, clock=count(0, 61).__next__)
 
@@ -251,8 +257,8 @@ def test_matrices_are_moved_by_what_is_fast_here(kind, fast, first, monkeypatch)
     assert {id(p) for p in moved} == {id(p) for p in learner.net.parameters()}
 
 
-def test_training_learns(kind, tokenizer, tmp_path):
-    given = settings(tmp_path, kind=kind, max_steps=40, data_tokens=1500)
+def test_training_learns(kind, tokenizer, deep_chats, tmp_path):
+    given = settings(tmp_path, kind=kind, max_steps=40, data_tokens=1500, cache=deep_chats)
     result = distill(given, loader=lambda _: (deep_target(), tokenizer))
     first, last = result.course[0][1], result.agreement.rate
     assert last > first or last > 0.9
