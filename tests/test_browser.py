@@ -227,10 +227,10 @@ def only(delta, kind):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_case_59_colours_belong_to_classes_and_classes_differ_by_more_than_hue(steady, visit, scheme):
     seen = {}
+    guest = visit(steady, color_scheme=scheme).open()
     for kind in ("accepted", "rejected", "corrected", "bonus", "untested"):
         engine = FakeEngine(verdicts="accepted" if kind in ("accepted", "bonus") else "rejected")
         trace = recorded(engine, max_new_tokens=12)
-        guest = visit(steady, color_scheme=scheme).open()
         guest.ask("v.receive(argument)", only(recorded_delta(trace, f"first-{kind}", "recorded"), kind))
         guest.ask("v.transport.toEnd()")
         assert set(guest.ask("v.lanes.speculative.nodes().map((node) => node.classList[1])")) == {kind}
