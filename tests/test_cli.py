@@ -719,6 +719,11 @@ def test_a_closed_output_swallows_what_it_is_given(monkeypatch):
     assert main(["run", "--prompt", "x", "--json"], prepare=FakeEngine().prepare) == 0
 
 
+@pytest.mark.parametrize("words", ["--trees --retrieval", "--trees --by-category", "--section engine --trees"])
+def test_one_bench_at_a_time(words, capsys):
+    assert "not allowed with" in refused(capsys, main(["bench", *words.split()]))
+
+
 def test_the_bench_of_copying_keeps_its_two_files_where_it_is_told_and_prints_the_table(
     tmp_path, monkeypatch, capsys
 ):

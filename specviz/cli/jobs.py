@@ -28,10 +28,8 @@ def bench(options: Options) -> int:
     """Measure, print the table, keep it and the JSON."""
     if options.by_category:
         return _bench_by_category(options)
-    if options.retrieval:
-        return _bench_retrieval(options)
-    if options.trees:
-        return _bench_trees(options)
+    if options.trees or options.retrieval:
+        return _bench_tables(options)
     out = OutputFile(options.out, "--out") if options.out is not None else None
     table_file = OutputFile(options.table, "--table") if options.table is not None else None
     from specviz.bench import choose, format_report, measure  # late: it imports torch
@@ -73,19 +71,20 @@ def _chosen(options: Options) -> tuple[Any, Path]:
     from specviz.bench import Bench
     from specviz.models import catalog
 
-    named = {name: getattr(options, name) for name in ("drafts",) if hasattr(options, name)}
+    named = {"drafts": options.drafts} if hasattr(options, "drafts") else {}
     folder = Path(options.out) if options.out is not None else catalog.ASSETS / "results"
     return Bench(quick=options.quick, **named), folder
 
 
-def _bench_trees(options: Options) -> int:
-    """Chains against trees; the results are kept after every prompt."""
-    from specviz.bench import format_trees, measure_trees
+def _bench_tables(options: Options) -> int:
+    """Chains against trees, or copying; the bench keeps its results as it goes."""
+    from specviz.bench import format_retrieval, format_trees, measure_retrieval, measure_trees
 
+    measure, told = (measure_trees, format_trees) if options.trees else (measure_retrieval, format_retrieval)
     bench, folder = _chosen(options)
     with _showing() as status:
-        report = measure_trees(bench, folder, say=status.show)
-    print(format_trees(report), end="")
+        report = measure(bench, folder, say=status.show)
+    print(told(report), end="")
     return 0
 
 
@@ -105,17 +104,6 @@ def _bench_by_category(options: Options) -> int:
         )
         return 130
     print(format_categories(report), end="")
-    return 0
-
-
-def _bench_retrieval(options: Options) -> int:
-    """Measure copying; the results are kept when all is done."""
-    from specviz.bench import format_retrieval, measure_retrieval
-
-    bench, folder = _chosen(options)
-    with _showing() as status:
-        report = measure_retrieval(bench, folder, say=status.show)
-    print(format_retrieval(report), end="")
     return 0
 
 

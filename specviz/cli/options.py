@@ -225,13 +225,14 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="fewer and shorter runs, under two minutes")
     add("--out", metavar="FILE", help="keep the results as JSON; with --by-category, --trees or --retrieval a "
         "folder (assets/results)")  # fmt: skip
-    add("--section", metavar="S", action="append", help="only this section; may be given again")
     add("--table", metavar="FILE", help="keep the table as text")
-    add("--trees", action="store_true", help="chains, trees, several drafts and both rules in turn, at "
+    one = parser.add_mutually_exclusive_group().add_argument
+    one("--section", metavar="S", action="append", help="only this section; may be given again")
+    one("--trees", action="store_true", help="chains, trees, several drafts and both rules in turn, at "
         "temperatures 0 and 1; at most six minutes")  # fmt: skip
-    add("--retrieval", action="store_true", help="copying over the bundled references, in turn with plain "
+    one("--retrieval", action="store_true", help="copying over the bundled references, in turn with plain "
         "decoding and the prompt lookup of transformers, and the search for copies; some six minutes")  # fmt: skip
-    add("--by-category", action="store_true", help="race drafts over the bundled prompts, at temperatures "
+    one("--by-category", action="store_true", help="race drafts over the bundled prompts, at temperatures "
         "0 and 1; some 15 minutes a draft; killed and started again, it goes on")  # fmt: skip
     add("--drafts", metavar="A,B", type=_names, default=argparse.SUPPRESS, help="with --by-category: which "
         "drafts; with --trees: the first of them that grows trees")  # fmt: skip
