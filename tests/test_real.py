@@ -193,7 +193,7 @@ def bundled(name, target):
 SOURCES = {
     **{
         name: (lambda target, *_, name=name: bundled(name, target), catalog.find(name).draft_len)
-        for name in ("tiny", "pruned", "feature", "ngram", "recycle", "mix")
+        for name in ("tiny", "companion", "pruned", "feature", "ngram", "recycle", "mix")
     },
     "lookup": (lambda *_: prompt_lookup(), 6),
     "references": (lambda _, __, truth: references(truth), 4),

@@ -23,7 +23,6 @@ from specviz.bench.tree_tables import format_trees
 from specviz.distill.store import write_atomic
 from specviz.drafts.naming import can_branch
 from specviz.errors import ConfigError
-from specviz.models import catalog
 from specviz.run import versions
 from specviz.trace import Lane, Trace
 
@@ -65,13 +64,15 @@ def settings_of(drafts: Sequence[str]) -> dict[str, dict[str, Any]]:
     draft = next((name for name in drafts if can_branch(name, by_profile=True)), None)
     if draft is None:
         raise ConfigError(f"None of {', '.join(drafts) or 'no drafts'} grows trees; name one that does, say tiny.")
-    companion = catalog.find("companion")
-    second = companion.name if companion and catalog.is_ready(companion)[0] and draft == "tiny" else "skip:4"
+    others = ("companion", "skip:4") if draft == "tiny" else ("skip:4",)
     return {
         "plain": {"drafts": ("none",)},
         **{f"chain of {length}": {"drafts": (draft,), "draft_len": length} for length in (1, 2, 4)},
         **{f"tree {tree}": {"drafts": (draft,), "tree": tree} for tree in ("2,1", PROFILE, "auto")},
-        f"two drafts ({draft}, {second}), tree 2,2,1": {"drafts": (draft, second), "tree": "2,2,1"},
+        **{
+            f"two drafts ({draft}, {other}), tree 2,2,1": {"drafts": (draft, other), "tree": "2,2,1"}
+            for other in others
+        },
         f"three kinds ({draft}, recycle, lookup), tree 2,1,1": {
             "drafts": (draft, "recycle", "lookup"),
             "tree": "2,1,1",
