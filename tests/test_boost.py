@@ -78,7 +78,7 @@ def answered(draft):
 def test_what_a_draft_adds_is_counted_where_all_earlier_ones_miss():
     found = gain(answered(Knows(7)), Earlier({"three": Knows(3), "four": Knows(4)}), [counting()])
     assert (found.num_positions, found.num_missed, found.num_gained) == (6, 4, 3)
-    assert dict(found.rows())["where they miss"] == "0.750 of 4 held-out positions, of 6 in all"
+    assert dict(found.rows())["right where they miss"] == "0.750 of 4 held-out positions, of 6 in all"
     assert gain(answered(Knows(3)), Earlier({"seven": Knows(7)}), [counting()]).num_gained == 0
 
 
@@ -109,7 +109,7 @@ def test_a_companion_gets_more_of_what_its_elder_misses_than_a_twin_trained_alon
     assert "boost-tuning" not in (twin / "README.md").read_text()
 
 
-def test_a_head_learns_most_where_its_elders_miss_and_its_card_says_so(tokenizer, chats, tmp_path):
+def test_its_elders_change_what_a_head_learns_and_its_card_says_so(tokenizer, chats, tmp_path):
     first, _ = trained(tokenizer, chats, tmp_path / "first")
 
     def head(name, *after):  # learns from the chats of its elder's target, some of which that one knows

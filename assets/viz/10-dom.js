@@ -70,7 +70,8 @@ function plural(count, noun) {
 
 /**
  * Run `work` at most once per `wait` milliseconds, always once more after the last call. Work that takes longer than
- * `share` of that is asked for less often, so that on a slow machine a click is still answered.
+ * `share` of that is asked for less often, so that on a slow machine a click is still answered; what the browser does
+ * afterwards, to lay out and to paint, does not count.
  */
 function atMostEvery(wait, work, share = 0.2) {
   let timer = null;
@@ -80,8 +81,11 @@ function atMostEvery(wait, work, share = 0.2) {
     timer = setTimeout(() => {
       timer = null;
       const began = performance.now();
-      work();
-      next = Math.max(began + wait, began + (performance.now() - began) / share);
+      try {
+        work();
+      } finally {
+        next = began + Math.max(wait, (performance.now() - began) / share);
+      }
     }, Math.max(0, next - performance.now()));
   };
 }

@@ -57,7 +57,7 @@ class Transport {
     new ResizeObserver(() => {
       this.width = this.canvas.clientWidth;
       this.drawStrip();
-    }).observe(this.canvas.parentNode);
+    }).observe(this.range); // as wide as the strip, whose own height follows from what is drawn
   }
 
   load(run, { live }) {

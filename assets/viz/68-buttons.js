@@ -44,14 +44,18 @@ class RunButtons {
     return this.ticket;
   }
 
-  /** A run has been heard of. */
+  /** A run has been heard of. Of one that was given up too early nobody else will say that it is over. */
   heard(run) {
-    const isNew = this.state === "waiting" || this.state === "idle"; // idle: given up too early
-    if (run.id === this.ticket && run.live && isNew) this.turn("running");
+    if (run.id !== this.ticket) return;
+    if (!run.live && this.revived) this.over();
+    if (!run.live || (this.state !== "waiting" && this.state !== "idle")) return;
+    this.revived = this.state === "idle";
+    this.turn("running");
   }
 
   /** Gradio has done with the run, or nothing more will come of it: only now it takes another press of Run. */
   over() {
+    this.revived = false;
     this.turn("idle");
   }
 }

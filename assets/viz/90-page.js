@@ -135,6 +135,7 @@ class View {
         if (event.kind === "step") this.lanes[event.lane].add(this.run, event);
       }
     }
+    this.buttons.heard(this.run);
     if (this.run.live) this.keepUp();
     else this.settle();
   }
@@ -142,7 +143,6 @@ class View {
   settle() {
     this.transport.grew();
     this.root.classList.toggle("is-live", this.run.live);
-    this.buttons.heard(this.run);
     document.body.classList.toggle("sv-decoding", this.run.live && this.run.course.length > 0);
     this.render();
     this.say();

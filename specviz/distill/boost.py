@@ -83,7 +83,7 @@ class Gain:
         """What a card's table says of it."""
         rate = f"{self.num_gained / self.num_missed:.3f}" if self.num_missed else UNKNOWN
         missed = f"{rate} of {self.num_missed:,} held-out positions, of {self.num_positions:,} in all"
-        return (("trained after", " and ".join(self.after)), ("where they miss", missed))
+        return (("trained after", " and ".join(self.after)), ("right where they miss", missed))
 
 
 def gain(own_hits: Callable[[Chat], Hits], earlier: Earlier, chats: Sequence[Chat]) -> Gain:
