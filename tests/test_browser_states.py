@@ -118,6 +118,15 @@ def test_run_pressed_while_the_server_is_away_is_given_back(browser):
     visit.close()
 
 
+def test_run_pressed_while_the_server_hangs_is_given_back(guest):
+    guest.ask(
+        "(v.deltas.ask = { missing: () => new Promise(() => {}) }, v.buttons.pressed(), void v.deltas.knock())"
+    )
+    guest.page.wait_for_selector(".sv-alert:visible")
+    assert "nothing was started" in guest.page.inner_text(".sv-alert")
+    at_rest(guest)
+
+
 def test_a_stopped_run_says_after_how_many_tokens_in_lanes_and_verdict(served, guest):
     served.engine.endless = True
     guest.run()

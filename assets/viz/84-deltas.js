@@ -2,6 +2,7 @@
 
 const SILENCE_MS = 5000;
 const MAX_ASKED = 400;
+const ANSWER_MS = 20_000; // a server that hangs takes a question and says nothing
 
 class Deltas {
   /** `view` opens runs and draws them; `ask` are the functions of the server. */
@@ -72,7 +73,8 @@ class Deltas {
   async knock() {
     const { view } = this;
     try {
-      await answered(this.ask.missing({ run: view.buttons.ticket, from: 0, to: 0 }));
+      const silence = new Promise((_, reject) => setTimeout(reject, ANSWER_MS));
+      await Promise.race([answered(this.ask.missing({ run: view.buttons.ticket, from: 0, to: 0 })), silence]);
     } catch {
       view.complain("The server does not answer, so nothing was started. Press Run again once it is back.");
       view.buttons.over();
