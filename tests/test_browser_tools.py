@@ -161,6 +161,7 @@ def test_the_race_is_watched_with_the_keyboard_alone(visit):
         "new KeyboardEvent('keydown', { key: ']', altKey: true, ctrlKey: true, bubbles: true }))"
     )
     assert page.locator(".sv-btn", has_text="2×").count() == 1
+    guest.ask("v.transport.setSpeed(0.001)")  # so that it goes on for as long as this takes
     page.keyboard.press("Space")
     guest.until("v.transport.playing")
     page.keyboard.press("Space")
@@ -301,7 +302,7 @@ def test_choosing_a_draft_chooses_its_length_but_a_link_keeps_its_own(browser):
 
 def test_a_preset_fills_the_controls_with_no_request(visit):
     guest = visit().open()
-    guest.page.wait_for_timeout(500)
+    guest.until("v.plots.plotly !== null")  # the last part of the page to arrive
 
     def calls():
         """What asks the server to compute; parts of the page itself may still arrive late."""
