@@ -44,11 +44,17 @@ class Deltas {
     this.view.goBack();
   }
 
+  /** What the server has of a gap; an error where it does not say in time. */
+  missing(gap) {
+    const silence = new Promise((_, reject) => setTimeout(reject, ANSWER_MS));
+    return Promise.race([answered(this.ask.missing(gap)), silence]);
+  }
+
   async fill(gap) {
     if (this.filling) return;
     this.filling = true;
     try {
-      const missed = await answered(this.ask.missing(gap));
+      const missed = await this.missing(gap);
       if (missed === null) this.lost(gap.run, "The server no longer knows this run, perhaps because it was started anew");
       for (const delta of missed ?? []) {
         if (delta.run === this.view.run.id) this.take(this.view.run.accept(delta));
@@ -73,8 +79,7 @@ class Deltas {
   async knock() {
     const { view } = this;
     try {
-      const silence = new Promise((_, reject) => setTimeout(reject, ANSWER_MS));
-      await Promise.race([answered(this.ask.missing({ run: view.buttons.ticket, from: 0, to: 0 })), silence]);
+      await this.missing({ run: view.buttons.ticket, from: 0, to: 0 });
     } catch {
       view.complain("The server does not answer, so nothing was started. Press Run again once it is back.");
       view.buttons.over();
