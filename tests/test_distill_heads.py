@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from safetensors.torch import load_file
 from test_distill import make_target, settings
 from tokenizer_makers import byte_level
 from transformers import LlamaConfig
@@ -186,6 +187,7 @@ def test_the_kept_tokens_are_the_most_frequent_of_the_answers():
     chat = Chat(0, False, 0.0, 1, 3, ids, ids[1:, None], np.zeros((7, 1), np.float16))
     assert most_frequent([chat], 10, 3).tolist() == [1, 3, 7]
     assert most_frequent([chat], 10, 4).tolist() == [0, 1, 3, 7]
+    assert most_frequent([chat], 10, 3, known=torch.tensor([8])).tolist() == [1, 3, 8]
 
 
 # States on disk
@@ -278,6 +280,31 @@ def test_pruned_stays_under_its_share_and_counts_what_it_multiplies(kind, num_la
     assert forward_size(net.shape, len(net.kept_ids)) == multiplied
     assert multiplied <= target.num_parameters() // share
     assert multiplied + 100 * 32 > target.num_parameters() // share
+
+
+def test_a_head_with_a_layer_more_goes_on_from_one_with_fewer_and_begins_as_it(tokenizer, deep_chats, tmp_path):
+    loader = lambda _: (deep_target(), tokenizer)  # noqa: E731
+    first = settings(tmp_path, kind="pruned", max_steps=20, data_tokens=300, cache=deep_chats)
+    distill(first, loader=loader)
+    small, grown, other = Pruned(), PrunedTwo(), Pruned()
+    for made in (small, grown, other):
+        made.build(deep_target(), tokenizer, 0)
+    small.start_from(str(first.out))
+    grown.start_from(str(first.out))
+    ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        ours, theirs, fresh = (made._net.read_tokens(ids) for made in (grown, small, other))
+    assert torch.allclose(ours, theirs, atol=1e-6)
+    assert not torch.allclose(fresh, theirs, atol=1e-2)
+
+    second = settings(tmp_path, out=tmp_path / "two", kind="pruned-two", start=str(first.out), max_steps=1,
+                      data_tokens=300, cache=deep_chats)  # fmt: skip
+    distill(second, loader=loader)
+    known, kept = (set(load_file(made.out / "model.safetensors")["kept_ids"].tolist()) for made in (first, second))
+    assert known < kept
+    assert "a layer behind those of that one" in (second.out / "README.md").read_text()
+    with pytest.raises(ModelError, match="has other sizes than a pruned of this target"):
+        other.start_from(str(second.out))
 
 
 def test_what_an_architecture_does_not_allow_is_one_sentence():

@@ -251,7 +251,7 @@ def _add_distill(parser: argparse.ArgumentParser) -> None:
     add("--after", metavar="D", action="append", default=[], help="for tiny or pruned: an earlier draft of the "
         "target; the new one learns what it misses, to share a tree with it; may be given again")  # fmt: skip
     add("--start", metavar="D", help="a finished draft of the same kind and target, whose weights are trained "
-        "further")  # fmt: skip
+        "further; for pruned-two also one of the kind pruned")  # fmt: skip
     add("--minutes", metavar="X", type=float, default=argparse.SUPPRESS, help="time for data and training")
     add("--data-tokens", metavar="N", type=int, default=argparse.SUPPRESS, help="answer tokens to write")
     add("--prompts", metavar="FILE", help="a JSONL file of own prompts")

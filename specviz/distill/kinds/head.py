@@ -7,6 +7,7 @@ data are written or where jobs keep their state.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,18 @@ _AGREEMENT = (
     "target's token; on chats that were never trained on, with the weights in eight bits."
 )
 
+_FURTHER = "Trained further from the weights of another."
+_GROWN = " What is new, a layer behind those of that one, started as the target's last and added nothing at first."
+
 
 class Head:
     """A kind of head without its sizes: `_net` learns, embeddings and output head stay the target's."""
 
     data_share = 0.6
     can_follow = False
-    _started = False
+    _known_ids: torch.Tensor | None = None
+    """What the head that this one goes on from keeps, ascending."""
+    _new_layers = 0
     kind: str
     reading_share: float
     """The largest share of the training's time in which the target reads its chats again."""
@@ -70,10 +76,14 @@ class Head:
         if folder is None or not is_head(folder):
             raise ModelError(f"--start {name} is no draft head; name a finished draft of the kind {self.kind}.")
         shape, weights, kept_ids = read_weights(folder, name)
-        if shape != self._net.shape or kept_ids.shape != self._net.kept_ids.shape:
+        num_layers = self._net.shape.num_layers
+        fits = dataclasses.replace(shape, num_layers=num_layers) == self._net.shape
+        if not fits or shape.num_layers > num_layers or len(kept_ids) > len(self._net.kept_ids):
             raise other_sizes(name, self.kind)
-        self._net.load_state_dict({**weights, "kept_ids": kept_ids})
-        self._started = True
+        # A layer more than there were adds nothing at first (`start_weights`): the head begins as what it was.
+        self._net.load_state_dict({**self._net.state_dict(), **weights})
+        self._known_ids = kept_ids
+        self._new_layers = num_layers - shape.num_layers
 
     def _sizes(self, target: Any) -> tuple[HeadShape, int]:
         """(the head's sizes, how many tokens it keeps)."""
@@ -86,10 +96,9 @@ class Head:
     def train(self, lesson: Lesson) -> Progress:
         self._target_name = lesson.target
         chats = self._read_states(lesson)
-        if not self._started:
-            self._net.kept_ids.copy_(most_frequent(chats, len(self._table), len(self._net.kept_ids)))
-            if not lesson.checkpoint.exists():
-                self._fit(chats)
+        self._net.kept_ids.copy_(most_frequent(chats, len(self._table), len(self._net.kept_ids), self._known_ids))
+        if self._known_ids is None and not lesson.checkpoint.exists():
+            self._fit(chats)
         self._earlier = lesson.earlier
         learner = HeadLearner(self._net, self._target, self._given, self._earlier)
         settings = TrainSettings(
@@ -97,7 +106,7 @@ class Head:
             lesson.max_steps,
             lesson.seed,
             learning_rate=_RATE,
-            rate_share=FURTHER if self._started else 1.0,
+            rate_share=1.0 if self._known_ids is None else FURTHER,
         )
         trainer = Trainer(learner, chats, settings, lesson.checkpoint, lesson.clock)
         return trainer.run(reporter(trainer, settings, lesson, self._agreement))
@@ -171,7 +180,7 @@ class Head:
             ),
             ("bytes", f"{self._bytes:,} (eight bits a weight, a scale a row)"),
         )
-        origin = "Trained further from the weights of another." if self._started else self.origin
+        origin = self.origin if self._known_ids is None else _FURTHER + _GROWN * bool(self._new_layers)
         by = matrices_by(self._table.device)
         moved = "AdamW." if by == "AdamW" else f"{by} for matrices, AdamW for vectors."
         training = f"{origin} {self.course} {moved}" + (self._earlier.training() if self._earlier else "")
@@ -186,9 +195,16 @@ def forward_size(shape: HeadShape, num_kept: int) -> int:
     return shape.num_layers * layer + fuse + num_kept * width
 
 
-def most_frequent(chats: Sequence[Chat], vocab_size: int, num: int) -> torch.Tensor:
-    """The ids (num,), ascending, that stand most often in answers; the lowest first among equals."""
+def most_frequent(
+    chats: Sequence[Chat], vocab_size: int, num: int, known: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The ids (num,), ascending, that stand most often in answers; the lowest first among equals.
+
+    Those that are `known` are among them in any case.
+    """
     counts = np.zeros(vocab_size, np.int64)
     for chat in chats:
         counts += np.bincount(chat.ids[chat.answer_start :], minlength=vocab_size)
+    if known is not None:
+        counts[known] = np.iinfo(counts.dtype).max
     return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[:num]))
