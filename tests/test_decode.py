@@ -6,7 +6,7 @@ positions and clocks add up. Case numbers are those of the project's list of fau
 
 import pytest
 import torch
-from count_makers import counted_source
+from count_makers import counted, counted_source, spoken_chat
 from odds import law, law_of_text, variation
 from toys import (
     P9,
@@ -40,7 +40,7 @@ from specviz.drafts import growth
 from specviz.drafts import model as draft_model
 from specviz.drafts.cascade import Cascade
 from specviz.drafts.merge import MergedDraft
-from specviz.drafts.mix import GUESSERS
+from specviz.drafts.mix import GUESSERS, make_tree
 from specviz.drafts.model import ModelDraft
 from specviz.drafts.retrieval import Retrieval, prompt_lookup
 from specviz.drafts.retrieval.fixed import FixedTexts
@@ -283,13 +283,22 @@ def test_case_32_no_shape_of_the_tree_changes_the_text(tiny, family, width, dept
     assert said(trace) == plain_greedy(tiny, P9, 16)
 
 
+@pytest.fixture(scope="module")
+def counts(family):
+    """What some targets say, counted once for all."""
+    prompts = (P9, (31,), (5, 6))
+    return {
+        name: counted([spoken_chat(family[name], prompt) for prompt in prompts], family[name].vocab_size)
+        for name in ("self", "noisy .005", "noisy .01")
+    }
+
+
 @pytest.mark.parametrize("kind", GUESSERS)
 @pytest.mark.parametrize("name", ["self", "noisy .005", "noisy .01"])
 @pytest.mark.parametrize("prompt", [(31,), P9], ids=["one token", "P9"])
 @pytest.mark.parametrize("draft_len", [1, 2, 5, 8, 16])
-def test_case_1_no_draft_without_a_model_changes_the_text(tiny, family, greedy, kind, name, prompt, draft_len):
-    source = counted_source(kind, family[name], [P9, (31,), (5, 6)])
-    trace = play(tiny, source, prompt, draft_len=draft_len, max_new_tokens=30)
+def test_case_1_no_draft_without_a_model_changes_the_text(tiny, counts, greedy, kind, name, prompt, draft_len):
+    trace = play(tiny, make_tree(kind, counts[name]), prompt, draft_len=draft_len, max_new_tokens=30)
     assert said(trace) == greedy[prompt]
     assert summarize(trace).accepted > 0
 

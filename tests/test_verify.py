@@ -221,9 +221,10 @@ def naive_rule(tree, p_rows, odds):
     return (*(tree.token_ids[node] for node in walked.path), walked.final.token_id)
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", ["any", "filtered", "disjoint", "greedy target"])
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_the_naive_rule_has_the_same_law(draft, pair):
+    """Fewer pairs than above: this rule leaves no residual, so how p and q overlap is nothing to it."""
     assert miss(DRAFTS[draft], PAIRS[pair], naive_rule) < EXACT
 
 
