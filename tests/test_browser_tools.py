@@ -349,9 +349,9 @@ def test_after_a_textbook_case_the_next_preset_has_the_models_back_that_were_cho
 
 
 def test_waiting_in_the_queue_is_told(browser):
-    engine = FakeEngine(endless=True, base_s=0.05, spec_s=0.05)
+    engine = FakeEngine(endless=True, base_s=0.2, spec_s=0.2)
     with serving(engine) as page:
-        first, second, third = (Visit(browser, page.url).open() for _ in range(3))
+        first, second, third = (Visit(browser, page.url, reduced_motion="reduce").open() for _ in range(3))
         first.run()
         second.page.click("#run")
         second.page.wait_for_function("document.querySelector('.sv-waiting').innerText.includes('Yours is next')")
@@ -386,7 +386,7 @@ def test_loading_is_told_with_what_and_how_far(browser):
 
 
 def test_a_server_that_goes_away_is_told_and_what_has_come_stays(browser):
-    engine = FakeEngine(endless=True, base_s=0.05, spec_s=0.05)
+    engine = FakeEngine(endless=True, base_s=0.2, spec_s=0.2)
     with serving(engine) as page:
         guest = Visit(browser, page.url).open().run()
         guest.until("v.run.course.length > 5")
