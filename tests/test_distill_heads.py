@@ -300,9 +300,13 @@ def test_a_head_with_a_layer_more_goes_on_from_one_with_fewer_and_begins_as_it(t
     second = settings(tmp_path, out=tmp_path / "two", kind="pruned-two", start=str(first.out), max_steps=1,
                       data_tokens=300, cache=deep_chats)  # fmt: skip
     distill(second, loader=loader)
-    known, kept = (set(load_file(made.out / "model.safetensors")["kept_ids"].tolist()) for made in (first, second))
-    assert known < kept
-    assert "a layer behind those of that one" in (second.out / "README.md").read_text()
+    before, after = (load_file(made.out / "model.safetensors") for made in (first, second))
+    assert set(before["kept_ids"].tolist()) < set(after["kept_ids"].tolist())
+    known = [name for name in before if name.startswith("layers.") and name.endswith(".bytes")]
+    assert known
+    assert all(torch.equal(before[name], after[name]) for name in known), "what was learned before stays"
+    assert after["layers.1.down.weight.bytes"].any(), "and the new layer learns"
+    assert "learned alone" in (second.out / "README.md").read_text()
     with pytest.raises(ModelError, match="has other sizes than a pruned of this target"):
         other.start_from(str(second.out))
 

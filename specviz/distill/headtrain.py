@@ -85,8 +85,9 @@ class HeadLearner:
         AdamW for matrices, too, where `matrices_by` says so.
         """
         rate, decay = settings.learning_rate, settings.weight_decay
-        matrices = [parameter for parameter in self.net.parameters() if parameter.dim() == 2]
-        vectors = [parameter for parameter in self.net.parameters() if parameter.dim() != 2]
+        learning = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
+        matrices = [parameter for parameter in learning if parameter.dim() == 2]
+        vectors = [parameter for parameter in learning if parameter.dim() != 2]
         first: torch.optim.Optimizer
         if matrices_by(matrices[0].device) == "Muon":
             first = torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")

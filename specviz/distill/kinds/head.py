@@ -42,7 +42,10 @@ _AGREEMENT = (
 )
 
 _FURTHER = "Trained further from the weights of another."
-_GROWN = " What is new, a layer behind those of that one, started as the target's last and added nothing at first."
+_GROWN = (
+    "The layers of another stay as they are; the layer behind them started as the target's last, added nothing at "
+    "first, and learned alone."
+)
 
 
 class Head:
@@ -52,7 +55,7 @@ class Head:
     can_follow = False
     _known_ids: torch.Tensor | None = None
     """What the head that this one goes on from keeps, ascending."""
-    _new_layers = 0
+    _is_grown = False
     kind: str
     reading_share: float
     """The largest share of the training's time in which the target reads its chats again."""
@@ -80,10 +83,14 @@ class Head:
         fits = dataclasses.replace(shape, num_layers=num_layers) == self._net.shape
         if not fits or shape.num_layers > num_layers or len(kept_ids) > len(self._net.kept_ids):
             raise other_sizes(name, self.kind)
-        # A layer more than there were adds nothing at first (`start_weights`): the head begins as what it was.
         self._net.load_state_dict({**self._net.state_dict(), **weights})
         self._known_ids = kept_ids
-        self._new_layers = num_layers - shape.num_layers
+        self._is_grown = shape.num_layers < num_layers
+        if self._is_grown:
+            # New layers add nothing at first (`start_weights`): the head begins as what it was, and what it was
+            # stays, since it was learned from more than this job may have.
+            for name in weights:
+                self._net.get_parameter(name).requires_grad_(name.startswith("norm"))
 
     def _sizes(self, target: Any) -> tuple[HeadShape, int]:
         """(the head's sizes, how many tokens it keeps)."""
@@ -106,7 +113,7 @@ class Head:
             lesson.max_steps,
             lesson.seed,
             learning_rate=_RATE,
-            rate_share=1.0 if self._known_ids is None else FURTHER,
+            rate_share=1.0 if self._known_ids is None or self._is_grown else FURTHER,
         )
         trainer = Trainer(learner, chats, settings, lesson.checkpoint, lesson.clock)
         return trainer.run(reporter(trainer, settings, lesson, self._agreement))
@@ -180,7 +187,7 @@ class Head:
             ),
             ("bytes", f"{self._bytes:,} (eight bits a weight, a scale a row)"),
         )
-        origin = self.origin if self._known_ids is None else _FURTHER + _GROWN * bool(self._new_layers)
+        origin = self.origin if self._known_ids is None else _GROWN if self._is_grown else _FURTHER
         by = matrices_by(self._table.device)
         moved = "AdamW." if by == "AdamW" else f"{by} for matrices, AdamW for vectors."
         training = f"{origin} {self.course} {moved}" + (self._earlier.training() if self._earlier else "")
