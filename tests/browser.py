@@ -55,10 +55,15 @@ def serving(engine: FakeEngine | None = None, **more: object):
 
 
 class Visit:
-    """One visitor: a page in a context of its own, and all that must never happen in it."""
+    """One visitor: a page in a context of its own, and all that must never happen in it.
+
+    It asks for reduced motion, so that the recorded run stands at its end and leaves the CPU to the test; a test
+    that watches it play says `reduced_motion="no-preference"`.
+    """
 
     def __init__(self, browser, url: str, **context: object) -> None:
-        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **context)
+        wanted = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"} | context
+        self.context = browser.new_context(**wanted)
         self.context.set_default_timeout(PATIENCE_MS)
         self.page = self.context.new_page()
         self.url = url

@@ -51,7 +51,7 @@ def visit(browser):
 def test_a_recorded_run_plays_on_opening_with_no_model_and_no_request_to_another_host(visit):
     engine, long = FakeEngine(), Recording("long", recorded(max_new_tokens=2400), "a laptop")
     with serving(engine, recordings=[long]) as served:
-        guest = visit(served).open()
+        guest = visit(served, reduced_motion="no-preference").open()
         guest.until("v.transport.playing && v.lanes.speculative.shown > 0")
         assert guest.ask("v.transport.time < v.run.duration")
         assert engine.configs == []
@@ -174,7 +174,7 @@ def test_case_58_over_200_updates_no_plot_blanks_jumps_or_is_made_anew(steady, v
     parts = [trace.events[a:b] for a, b in pairwise(cuts)]
     start = start_of(trace, "live")
     deltas = [feed.delta(part, **({"start": start} if not i else {})) for i, part in enumerate(parts)]
-    guest = visit(steady, reduced_motion="reduce").open()
+    guest = visit(steady).open()
     guest.until("v.plots.plotly !== null && v.plots.plots.every((plot) => plot.box.data)")
     before = guest.page.evaluate("document.querySelectorAll('.js-plotly-plot').length")
     found = guest.page.evaluate(FEED, deltas)

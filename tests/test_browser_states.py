@@ -24,7 +24,7 @@ def served():
 @pytest.fixture
 def guest(browser, served):
     served.engine.endless = False
-    visit = Visit(browser, served.url, reduced_motion="reduce").open()
+    visit = Visit(browser, served.url).open()
     visit.until("v.onView.values")
     yield visit
     visit.close()
@@ -66,7 +66,7 @@ def test_run_is_busy_and_stop_is_there_only_while_a_run_goes_on(served, guest):
 def test_a_run_that_waits_can_be_taken_back_and_asked_for_again(browser):
     engine = FakeEngine(endless=True, base_s=0.2, spec_s=0.2)
     with serving(engine) as page:
-        first, second = (Visit(browser, page.url, reduced_motion="reduce").open() for _ in range(2))
+        first, second = (Visit(browser, page.url).open() for _ in range(2))
         first.run(Prompt="first")
         for _ in range(2):
             second.page.click("#run")
@@ -88,7 +88,7 @@ def test_a_run_that_waits_can_be_taken_back_and_asked_for_again(browser):
 def test_a_run_for_which_there_is_no_place_in_line_is_told(browser, monkeypatch):
     monkeypatch.setattr(page_module, "MAX_WAITING", 1)
     with serving(FakeEngine(endless=True, base_s=0.2, spec_s=0.2)) as page:
-        visits = [Visit(browser, page.url, reduced_motion="reduce").open() for _ in range(3)]
+        visits = [Visit(browser, page.url).open() for _ in range(3)]
         visits[0].run()
         visits[1].page.click("#run")
         visits[1].page.wait_for_selector(".sv-waiting:visible")

@@ -133,7 +133,7 @@ def test_each_plot_can_be_saved_as_a_picture(visit):
 
 
 def test_the_race_is_watched_with_the_keyboard_alone(visit):
-    guest = visit(reduced_motion="reduce").open()
+    guest = visit().open()
     page = guest.page
     for _ in range(80):
         page.keyboard.press("Tab")
@@ -175,7 +175,7 @@ def test_the_race_is_watched_with_the_keyboard_alone(visit):
 
 
 def test_keys_do_nothing_to_the_race_while_a_prompt_is_typed(visit):
-    guest = visit(reduced_motion="reduce").open()
+    guest = visit().open()
     time_before = guest.ask("v.transport.time")
     guest.page.get_by_label("Prompt", exact=True).press_sequentially("x [?] ")
     guest.page.keyboard.press("Home")
@@ -186,7 +186,7 @@ def test_keys_do_nothing_to_the_race_while_a_prompt_is_typed(visit):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_sticks_out_on_any_screen_and_text_can_be_read(visit, width, scheme):
-    guest = visit(color_scheme=scheme, reduced_motion="reduce")
+    guest = visit(color_scheme=scheme)
     guest.page.set_viewport_size({"width": width, "height": 844})
     guest.open()
     guest.page.wait_for_timeout(600)
@@ -247,7 +247,7 @@ def test_scrubbing_hovering_and_clicking_ask_the_server_for_nothing(visit):
 
 
 def test_why_the_last_rejected_token_was_rejected_is_said_in_a_sentence(visit):
-    guest = visit(reduced_motion="reduce").open()
+    guest = visit().open()
     why = guest.page.inner_text(".sv-why")
     assert guest.page.inner_text(".sv-detail h3").startswith("✗") or "rejected" in guest.page.inner_text(
         ".sv-detail h3"
@@ -270,7 +270,7 @@ STORIES = """v.run.steps.speculative.flatMap((step) => step.chips.map((chip) => 
 
 
 def test_in_a_tree_each_token_is_told_who_guessed_it_and_why_it_was_passed_over(visit):
-    guest = visit(reduced_motion="reduce").open()
+    guest = visit().open()
     seen = set()
     for seed in range(3):
         guest.ask("v.receive(argument)", recorded_delta(sampled_trace(seed, width=2), f"tree-{seed}", "imported"))
@@ -351,7 +351,7 @@ def test_after_a_textbook_case_the_next_preset_has_the_models_back_that_were_cho
 def test_waiting_in_the_queue_is_told(browser):
     engine = FakeEngine(endless=True, base_s=0.2, spec_s=0.2)
     with serving(engine) as page:
-        first, second, third = (Visit(browser, page.url, reduced_motion="reduce").open() for _ in range(3))
+        first, second, third = (Visit(browser, page.url).open() for _ in range(3))
         first.run()
         second.page.click("#run")
         second.page.wait_for_function("document.querySelector('.sv-waiting').innerText.includes('Yours is next')")
@@ -426,7 +426,7 @@ def test_a_run_that_the_server_has_forgotten_is_given_up_until_it_goes_on(browse
 
 
 def test_a_lane_stays_where_the_visitor_reads(visit):
-    guest = visit(reduced_motion="reduce").open()
+    guest = visit().open()
     guest.ask("v.transport.seek(0)")
     bottom = "(s) => s.scrollHeight - s.scrollTop - s.clientHeight"
     stream = guest.page.locator(".sv-lane.speculative .sv-stream")
@@ -442,7 +442,7 @@ def test_a_lane_stays_where_the_visitor_reads(visit):
 
 
 def test_each_number_explains_itself_beside_it_one_at_a_time(visit):
-    guest = visit(reduced_motion="reduce").open()
+    guest = visit().open()
     marks, open_ones = guest.page.locator(".sv-info"), guest.page.locator(".sv-more:not([hidden])")
     number = guest.page.locator(".sv-card").nth(4).bounding_box()
     for index in range(marks.count()):
@@ -464,7 +464,7 @@ def test_the_recording_plays_before_any_model_is_loaded(browser, monkeypatch):
     monkeypatch.setattr(loading, "_REGISTRY", {})
     app = build_app(prepare, offer=from_catalog(), recordings=load_all())
     _, url, _ = app.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, **launch_options())
-    guest = Visit(browser, url).open()
+    guest = Visit(browser, url, reduced_motion="no-preference").open()
     guest.until("v.transport.playing && v.lanes.speculative.shown > 0 && v.lanes.baseline.shown > 0")
     guest.until("!v.transport.playing && v.transport.time === v.run.duration")
     assert loading._REGISTRY == {}
