@@ -18,6 +18,7 @@ from trace_makers import chain_step, finished, make_trace, sampled_trace, starte
 
 from specviz import models
 from specviz.cli import files
+from specviz.cli.jobs import course_in_bars
 from specviz.cli.main import main
 from specviz.cli.paint import Painter, Style, one_line, safe
 from specviz.cli.status import Status
@@ -741,3 +742,12 @@ def test_the_bench_of_copying_keeps_its_two_files_where_it_is_told_and_prints_th
     assert capsys.readouterr().out == "# Copying\n"
     assert main(["bench", "--retrieval"]) == 0
     assert seen["folder"] == ROOT / "assets" / "results"
+
+
+def test_the_course_of_a_training_is_told_as_a_line_of_bars():
+    line = course_in_bars([(10 * i, i / 100) for i in range(1, 101)])
+    bars = line.split(": ")[1].split()[0]
+    assert (len(bars), bars[0], bars[-1]) == (48, "▁", "█")
+    assert list(bars) == sorted(bars)
+    assert line.endswith("100.0% after 1,000 tokens seen")
+    assert "▁▁ 50.0% after 9" in course_in_bars([(5, 0.5), (9, 0.5)])

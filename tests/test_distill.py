@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -119,6 +120,23 @@ def test_a_kill_changes_nothing_of_the_data(target, tokenizer, tmp_path):
             write(target, tokenizer, tmp_path / "cut", report=die)
     assert finished(tmp_path / "cut")
     same(write(target, tokenizer, tmp_path / "cut"), whole)
+
+
+def test_a_kill_while_the_last_chats_end_changes_nothing_of_the_data(target, tokenizer, tmp_path):
+    whole = write(target, tokenizer, tmp_path / "whole")
+    enough = sum(chat.num_answer for chat in whole) // 2
+    folder, half = tmp_path / "cut", partial(write, target, tokenizer, num_tokens=enough)
+
+    def die(total):
+        if total >= enough:
+            raise KeyboardInterrupt
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        half(folder, report=die)
+    killed = set(finished(folder))
+    assert killed != set(range(len(killed))), "some that were begun before the last finished one are missing"
+    same(half(folder), half(tmp_path / "uncut"))
 
 
 def test_a_full_disk_is_one_sentence_and_keeps_what_was_written(target, tokenizer, tmp_path, monkeypatch):

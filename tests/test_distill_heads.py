@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from test_distill import make_target, settings
 from tokenizer_makers import byte_level
@@ -22,7 +23,7 @@ from specviz.distill.states import StateStore
 from specviz.distill.store import TOP, Chat
 from specviz.distill.train import TrainSettings
 from specviz.drafts.head_file import load_head
-from specviz.errors import ModelError
+from specviz.errors import ConfigError, ModelError
 
 
 @pytest.fixture(scope="module")
@@ -205,8 +206,6 @@ def test_states_on_disk_are_the_targets_and_survive_a_kill(tmp_path):
     assert len(asked) == len({chat.index // 64 for chat in chats}) - 1
     for chat in chats:
         assert torch.allclose(whole(chat).float(), states_of(target)(chat), atol=0.02)
-    whole.remove()
-    assert not tmp_path.exists()
 
 
 # Whole jobs
@@ -247,6 +246,43 @@ def test_a_killed_job_goes_on_to_the_same_head(kind, tokenizer, deep_chats, tmp_
     job("whole")
     ours, theirs = ((tmp_path / name / "draft" / "model.safetensors").read_bytes() for name in ("cut", "whole"))
     assert ours == theirs
+
+
+def test_a_kill_behind_the_last_step_loses_nothing_and_leaves_nothing(
+    kind, tokenizer, deep_chats, tmp_path, monkeypatch
+):
+    given = settings(tmp_path, kind=kind, cache=deep_chats)
+    loader = lambda _: (deep_target(), tokenizer)  # noqa: E731
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("specviz.distill.card.text", die)
+        with pytest.raises(KeyboardInterrupt):
+            distill(given, loader=loader)
+    left = given.out / "states" / "trained" / ".part-of-a-file"
+    left.touch()
+    assert distill(given, loader=loader).progress.step == 6
+    assert sorted(path.name for path in given.out.iterdir()) == [
+        "README.md", "config.json", "distill.json", "model.safetensors",
+    ]  # fmt: skip
+
+
+def test_a_disk_that_fills_up_under_the_weights_is_one_sentence(
+    kind, tokenizer, deep_chats, tmp_path, monkeypatch
+):
+    given = settings(tmp_path, kind=kind, cache=deep_chats)
+    loader = lambda _: (deep_target(), tokenizer)  # noqa: E731
+
+    def full(*_):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("specviz.drafts.head_file.save_file", full)
+        with pytest.raises(ConfigError, match=r"^The disk is full: [^\n]*again\.$"):
+            distill(given, loader=loader)
+    distill(given, loader=loader)
 
 
 @pytest.mark.parametrize(("fast", "first"), [(torch.bfloat16, "Muon"), (torch.float32, "AdamW")])

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 
+import head_makers
 import pytest
 import torch
 from tokenizer_makers import byte_level
@@ -153,6 +154,9 @@ def test_the_parameters_of_a_bundled_draft_are_counted_in_its_own_file(tmp_path,
     assert catalog.num_params(catalog.find("tiny")) is None
     tied.save_pretrained(place)
     assert catalog.num_params(catalog.find("tiny")) == sum(p.numel() for p in tied.parameters())
+    head = head_makers.net("pruned", loaded(tied))
+    head_makers.save(tmp_path / "pruned", head, loaded(tied))
+    assert catalog.num_params(catalog.find("pruned")) == sum(p.numel() for p in head.parameters())
     assert catalog.num_params(catalog.find("lookup")) is None
     embedded = catalog.find(catalog.EMBEDDED)
     assert catalog.num_params(embedded) == embedded.params

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,9 @@ from specviz.cli.status import Status
 from specviz.cli.summary import UNKNOWN
 from specviz.config import CORPUS_SUFFIX
 from specviz.errors import ConfigError
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_BARS = 48
 
 if TYPE_CHECKING:
     from specviz.distill import Report
@@ -134,7 +137,21 @@ def distill(options: Options) -> int:
     measured = result.agreement
     rate = f"{measured.rate:.1%}" if measured.num_positions else UNKNOWN
     print(f"{result.out}: agrees with the target on {rate} of tokens it never saw; see its README.md.")
+    if len(result.course) > 1:
+        print(course_in_bars(result.course))
     return 0
+
+
+def course_in_bars(course: Sequence[tuple[int, float]]) -> str:
+    """How agreement went, (tokens seen, agreement) from first to last, in bars from the least to the most."""
+    num = min(len(course), _MOST_BARS)
+    shown = [course[(i + 1) * len(course) // num - 1][1] for i in range(num)]
+    least, most = min(shown), max(shown)
+    bars = "".join(_BARS[round((rate - least) / ((most - least) or 1) * (len(_BARS) - 1))] for rate in shown)
+    return (
+        f"agreement while it learned, {least:.1%} to {most:.1%}: {bars} {course[-1][1]:.1%} after "
+        f"{course[-1][0]:,} tokens seen"
+    )
 
 
 def index(options: Options) -> int:

@@ -119,7 +119,8 @@ def _rows(
         "tokens seen",
         f"{progress.tokens_seen:,} in {progress.step:,} steps, {progress.epoch} whole epochs",
     )
-    yield "time", f"data {result.data_s / 60:.0f} min, training {progress.elapsed_s / 60:.0f} min"
+    data_min, training_min = result.data_s / 60, progress.elapsed_s / 60
+    yield "time", f"data {data_min:.0f} min for what was not there yet, training {training_min:.0f} min"
     yield "hardware", hardware()
     yield "agreement", f"{rate} of {measured.num_positions:,} positions in {measured.num_chats} held-out answers"
     yield "tokens per pass", f"{_replays(measured)}, replayed along those answers"

@@ -112,6 +112,7 @@ class Writer:
         self._done = store.finished(folder)
         self._fresh: list[store.Chat] = []
         self._next = 0
+        self._last = max(self._done, default=-1)
         self._saved_at = clock()
         self._idle = len(template.header) - 1
 
@@ -128,17 +129,16 @@ class Writer:
         rows: list[_Writing | None] = [None] * self._teacher.num_rows
         self._feed_header()
         total = self.num_tokens
-        open_ = report(total)
+        in_time = report(total)
         try:
             while True:
-                open_ = open_ and total < num_tokens
-                if open_:
-                    rows = [row or self._begin() for row in rows]
+                wanted = total < num_tokens
+                rows = [row or (self._begin() if in_time and (wanted or self._owes()) else None) for row in rows]
                 if not any(rows):
                     return total
                 rows, finished = self._advance(rows)
                 total += finished
-                open_ = report(total) and open_
+                in_time = report(total) and in_time
                 self._save_sometimes()
         finally:
             self._save()
@@ -147,6 +147,12 @@ class Writer:
         """Fills every row's first positions, which all chats share and none overwrites."""
         for position, token in enumerate(self._template.header[:-1]):
             self._teacher.step([token] * self._teacher.num_rows, [position] * self._teacher.num_rows)
+
+    def _owes(self) -> bool:
+        """Whether a chat is missing that had been begun when an earlier run was killed."""
+        while self._next in self._done:
+            self._next += 1
+        return self._next < self._last
 
     def _begin(self) -> _Writing:
         while self._next in self._done:

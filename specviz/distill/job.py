@@ -4,8 +4,11 @@ Owns: the order of the work, how the time is shared, resuming. Must not know fac
 callback as values.
 """
 
+import errno
 import json
 import os
+import re
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from specviz import models
 from specviz.distill import card, store
@@ -31,7 +35,7 @@ from specviz.errors import ConfigError, ModelError
 from specviz.models import source
 from specviz.numerics import pack_linears
 
-_CHECKPOINT = "checkpoint.pt"
+_CHECKPOINT, _SCRATCH = "checkpoint.pt", "states"
 
 Clock = Callable[[], float]
 Loader = Callable[[str], tuple[Any, Any]]
@@ -202,6 +206,7 @@ class _Job:
             max_steps=self.settings.max_steps,
             seed=self.settings.seed,
             checkpoint=self.settings.out / _CHECKPOINT,
+            scratch=self.settings.out / _SCRATCH,
             clock=self.clock,
             say=self.say,
             earlier=self.earlier,
@@ -213,11 +218,15 @@ class _Job:
             self.kind.save(out)
         except OSError as error:
             raise store.storage_error(out, error) from error
+        except SafetensorError as error:  # it tells the system's error in words alone
+            number = re.search(r"os error (\d+)", str(error))
+            raise store.storage_error(out, OSError(int(number[1]) if number else errno.EIO, str(error))) from error
         text = card.text(self.settings, result, self.kind.about())
         store.write_atomic(out / "README.md", lambda file: file.write(text.encode()))
         self.state["finished"] = True
         self._save_state()
         (out / _CHECKPOINT).unlink(missing_ok=True)
+        shutil.rmtree(out / _SCRATCH, ignore_errors=True)
         self.say(Report("done", f"The draft is in {out}", 1.0, 0.0))
 
     def _save_state(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from specviz.config import MAX_DRAFTS
 from specviz.distill.chats import Limits
 from specviz.distill.kinds import KINDS
-from specviz.distill.store import write_atomic
+from specviz.distill.store import PART, write_atomic
 from specviz.errors import ConfigError
 from specviz.prompts import read_file
 
@@ -97,7 +97,7 @@ def claim_folder(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
         if state.get("finished"):
             raise ConfigError(f"--out {out} holds a finished draft; give a new folder or delete it.")
         return state
-    if out.exists() and any(out.iterdir()):
+    if out.exists() and not all(left.name.startswith(PART) for left in out.iterdir()):
         raise ConfigError(f"--out {out} is not empty and holds no unfinished job; give a new folder.")
     return {"job": identity, "finished": False, "data_s": 0.0}
 

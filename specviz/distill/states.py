@@ -59,14 +59,6 @@ class StateStore:
         starts = np.concatenate(([0], np.cumsum([len(chat.ids) for chat in chats])))
         self._places.update((chat.index, (file, int(start))) for chat, start in zip(chats, starts, strict=False))
 
-    def remove(self) -> None:
-        """Delete the files: the draft is made."""
-        self._places.clear()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for path in self._folder.glob("states-*.npy"):
-            path.unlink()
-        self._folder.rmdir()
-
 
 @torch.inference_mode()
 def _read(model: Any, chats: list[Chat]) -> Iterator[npt.NDArray[np.int16]]:

@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 from specviz.errors import ConfigError
 
+PART = ".part-"
+"""How the names of files begin that are not whole yet; a kill may leave one behind."""
 TOP = 16
 """How many of the target's log-probabilities are kept per position."""
 
@@ -66,15 +68,17 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=PART)
         with os.fdopen(handle, "wb") as file:
             write(file)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
-        raise storage_error(path, error) from error
+        if isinstance(error, OSError):
+            raise storage_error(path, error) from error
+        raise
 
 
 def storage_error(path: Path, error: OSError) -> ConfigError:

@@ -252,6 +252,7 @@ class Trainer:
 
     def _batches(self) -> Iterator[list[Chat]]:
         """Batches without end, from where the progress stands."""
+        assert self._chats, "there is nothing to learn from"
         while True:
             plan = epoch_batches(self._chats, self._settings, self.progress.epoch)
             while self.progress.batch < len(plan):
@@ -272,7 +273,7 @@ class Trainer:
 
     def _load(self) -> None:
         if self._checkpoint.exists():
-            state = torch.load(self._checkpoint, weights_only=True)
+            state = torch.load(self._checkpoint, weights_only=True, map_location="cpu")
             self.learner.net.load_state_dict(state["net"])
             for optimizer, kept in zip(self._optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(kept)

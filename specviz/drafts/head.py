@@ -94,11 +94,6 @@ class HeadModel:
         self.length = 0
         self._ancestors: list[list[int]] = []
 
-    @property
-    def num_undecided(self) -> int:
-        """Rows of the tree in the making."""
-        return len(self._ancestors)
-
     def truncate(self, length: int) -> None:
         """Forget what lies behind the first `length` committed slots, and every undecided row."""
         self.length = min(length, self.length)

@@ -28,6 +28,7 @@ EMBEDDED_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the same model, where th
 BLANK = "blank"
 
 COUNTS_FILE = "ngram.safetensors"
+_BESIDE_WEIGHTS = (".scale", "kept_ids", "witnesses")
 
 Kind = Literal["target", "draft"]
 
@@ -172,9 +173,10 @@ def num_params(entry: Entry) -> int | None:
 
 
 def _stored_params(file: Path) -> int:
-    """Of the shapes in a file's header; the weights are not read."""
+    """Of the shapes in a file's header, what a head stores beside its weights left out; nothing more is read."""
     with safe_open(file, framework="pt") as weights:
-        return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+        names = [name for name in weights.keys() if not name.endswith(_BESIDE_WEIGHTS)]  # noqa: SIM118
+        return sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
 
 
 def default_drafts(target: str) -> tuple[str, ...]:

@@ -33,7 +33,6 @@ from specviz.drafts.head_file import is_head, output_rows, read_weights, save_he
 from specviz.errors import ModelError
 from specviz.models.source import local_folder
 
-_STATES = "states"
 _RATE = 1e-3
 _FITTED_CHATS, _FITTED_AT_ONCE = 600, 50
 _AGREEMENT = (
@@ -90,7 +89,7 @@ class Head:
             # New layers add nothing at first (`start_weights`): the head begins as what it was, and what it was
             # stays, since it was learned from more than this job may have.
             for name in weights:
-                self._net.get_parameter(name).requires_grad_(name.startswith("norm"))
+                self._net.get_parameter(name).requires_grad_(False)
 
     def _sizes(self, target: Any) -> tuple[HeadShape, int]:
         """(the head's sizes, how many tokens it keeps)."""
@@ -120,11 +119,10 @@ class Head:
 
     def _read_states(self, lesson: Lesson) -> Sequence[Chat]:
         """Has the target read chats again, for as much of the time as this kind allows; the chats to train on."""
-        folder = lesson.checkpoint.parent / _STATES
         self._target.set_attn_implementation("sdpa")  # the writer's takes one token a row
         self._stores = [
-            StateStore(folder / "trained", lesson.chats),
-            StateStore(folder / "held-out", lesson.held_out),
+            StateStore(lesson.scratch / "trained", lesson.chats),
+            StateStore(lesson.scratch / "held-out", lesson.held_out),
         ]
         began, resumed = lesson.clock(), lesson.checkpoint.exists()
 
@@ -148,8 +146,8 @@ class Head:
     def measure(self, held_out: Sequence[Chat]) -> Agreement:
         with torch.no_grad():
             for parameter in self._net.parameters():
-                if parameter.dim() == 2:
-                    parameter.copy_(from_eight_bits(*to_eight_bits(parameter)))
+                is_matrix = parameter.dim() == 2
+                parameter.copy_(from_eight_bits(*to_eight_bits(parameter)) if is_matrix else parameter.bfloat16())
         learner = HeadLearner(self._net, self._target, self._given_held_out)
         self._gain = gain(lambda chat: hits(learner, chat)[0], self._earlier, held_out) if self._earlier else None
         return self._agreement(held_out)
@@ -171,9 +169,6 @@ class Head:
         kept_ids, weights = self._net.kept_ids, dict(self._net.named_parameters())
         save_head(out, self._net.shape, weights, kept_ids, self._target_name, self._table)
         self._bytes = (out / "model.safetensors").stat().st_size
-        for store in self._stores:
-            store.remove()
-        (out / _STATES).rmdir()
 
     def about(self) -> About:
         stored = sum(parameter.numel() for parameter in self._net.parameters())

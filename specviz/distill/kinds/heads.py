@@ -14,7 +14,7 @@ from specviz.distill.kinds.kind import Lesson
 from specviz.distill.states import StateStore
 from specviz.distill.store import Chat
 from specviz.drafts.head import HeadShape
-from specviz.errors import ModelError
+from specviz.errors import ConfigError, ModelError
 
 _MOST_KEPT, _FEWEST_KEPT = 8192, 64
 _LAYER_PARTS = {
@@ -103,7 +103,10 @@ class Feature(Head):
     def _read_states(self, lesson: Lesson) -> Sequence[Chat]:
         super()._read_states(lesson)
         self._stores[1].fill(self._target, lambda _: True)
-        return [chat for chat in lesson.chats if chat in self._stores[0]]
+        read = [chat for chat in lesson.chats if chat in self._stores[0]]
+        if not read:
+            raise ConfigError("The target could read none of its chats in the time given; give more --minutes.")
+        return read
 
     @property
     def _given(self) -> StateStore | None:

@@ -34,8 +34,9 @@ class Lesson:
 
     `target` is the name that was given. `chats` are to be trained on, `held_out` never: they only tell how it
     goes. `seconds` and `max_steps` are the limits. `checkpoint` is a file of this job's alone: read it if it is
-    there, so that a kill loses at most a minute; the job deletes it at the end. `say` is told a `Report` of stage
-    "train" now and then. `earlier` are drafts of the same target: learn what they miss.
+    there, so that a kill loses at most a minute. `scratch` is a folder for whatever else has to be kept until the
+    draft is finished; the job deletes both then. `say` is told a `Report` of stage "train" now and then. `earlier`
+    are drafts of the same target: learn what they miss.
     """
 
     target: str
@@ -45,6 +46,7 @@ class Lesson:
     max_steps: int | None
     seed: int
     checkpoint: Path
+    scratch: Path
     clock: Callable[[], float]
     say: Listener
     earlier: Earlier = field(default_factory=lambda: Earlier({}))
