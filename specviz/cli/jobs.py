@@ -20,11 +20,11 @@ from specviz.cli.summary import UNKNOWN
 from specviz.config import CORPUS_SUFFIX
 from specviz.errors import ConfigError
 
-_BARS = "▁▂▃▄▅▆▇█"
-_MOST_BARS = 48
-
 if TYPE_CHECKING:
     from specviz.distill import Report
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_BARS = 48
 
 
 def bench(options: Options) -> int:

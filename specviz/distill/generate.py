@@ -148,16 +148,18 @@ class Writer:
         for position, token in enumerate(self._template.header[:-1]):
             self._teacher.step([token] * self._teacher.num_rows, [position] * self._teacher.num_rows)
 
+    def _upcoming(self) -> int:
+        """The least index of a chat that is neither finished nor begun."""
+        while self._next in self._done:
+            self._next += 1
+        return self._next
+
     def _owes(self) -> bool:
         """Whether a chat is missing that had been begun when an earlier run was killed."""
-        while self._next in self._done:
-            self._next += 1
-        return self._next < self._last
+        return self._upcoming() < self._last
 
     def _begin(self) -> _Writing:
-        while self._next in self._done:
-            self._next += 1
-        self._next += 1
+        self._next = self._upcoming() + 1
         return _Writing(self._planner.plan(self._next - 1), self._template, self._limits)
 
     def _advance(self, rows: list[_Writing | None]) -> tuple[list[_Writing | None], int]:

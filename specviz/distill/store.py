@@ -73,12 +73,11 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             write(file)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException as error:
+    except OSError as error:
+        raise storage_error(path, error) from error
+    finally:
         if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise storage_error(path, error) from error
-        raise
+            Path(temporary).unlink(missing_ok=True)  # gone already where all went well
 
 
 def storage_error(path: Path, error: OSError) -> ConfigError:
